@@ -119,6 +119,13 @@ def test_the_arena_holds_no_matrix_of_scores_and_the_program_is_proven():
     assert is_without_scores(said)
 
 
+def test_slices_of_several_batch_dims_are_proven():
+    q, k, v = arrays((2, 2, 130, 16), (2, 2, 130, 16), (2, 2, 130, 16))
+    f = mw.jit(step(causal))
+    f(q, k, v)
+    assert "4 of 4 results proven" in f.explain()
+
+
 def is_without_scores(said):
     """Tell whether an explanation names the kernel of a backward; lines of its text depend on the terminal."""
     return any("backward of an attention" in str(row) for row in said.as_dict()["kernels"])

@@ -45,8 +45,6 @@ from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, Node, Term, Terms, dim_var, view_variables
 from meshweave.verification.walk import ProgramWalk, TripError, handles
 
-FEW_TRIPS = 3
-"""Trips of a loop that is followed trip by trip in any case: to read one for all of them would take as long."""
 MOST_TRIPS = 64
 """Trips of a loop that is followed trip by trip where one trip does not say what all of them do, or not enough."""
 MOST_READINGS = 5
@@ -67,7 +65,7 @@ def _for(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
         made = _read_once(walk, op, trips, carried)
         if made is not None:
             return made
-    if len(trips) > MOST_TRIPS or (len(trips) > FEW_TRIPS and walk.shortens):
+    if len(trips) > MOST_TRIPS or (len(trips) > 1 and walk.shortens):
         before = walk.ops
         made = _many_trips(walk, op, trips, carried, len(trips) > MOST_TRIPS)
         if made is not None:
