@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from gpu.programs import TOLERANCE
 
-from benchmarks.gpu.programs import Function, gelu, rounded, softmax
+from benchmarks.gpu.programs import Case, Function, gelu, rounded, softmax
 from meshweave.runtime.arrays.array import Array
+from meshweave.runtime.arrays.elements import narrow, wide
 from meshweave.runtime.gpu.inside import GpuProgram
+from meshweave.runtime.gpu.interface import LT_UNSUPPORTED
+from meshweave.runtime.gpu.libraries import SystemLibrary
 
 STEPS, ROWS, WIDTH = 5, 8, 64
 
@@ -169,6 +172,51 @@ def test_state_stays_on_the_gpu_of_a_rank_that_others_start(bundle_of, load, run
     for mine, other in zip(found, state, strict=True):
         assert mine.tobytes() == np.asarray(other).tobytes()
     inside.close()
+
+
+def test_numpy_inputs_change_behind_queued_calls(bundle_of, load) -> None:
+    """Each step reads what its input held when it was called: small ones, and ones that take several pieces."""
+    for rows in (16, 4096):
+        case = Case(f"halved{rows}", lambda xp, x, y: x * 0.5 + y, ((rows, 640),) * 2)
+        program = load(bundle_of(case, "f32"))
+        value = Array.from_numpy(np.ones((rows, 640), np.float32), mesh="x=1", layout="[_, _]")
+        given, wanted, seen = np.zeros((rows, 640), np.float32), np.float32(1), []
+        for k in range(40 if rows == 16 else 6):
+            given[:] = k
+            (value,) = program.executable.run_arrays([value, given])
+            wanted = wanted * np.float32(0.5) + np.float32(k)
+            seen.append((value, wanted))
+        for array, right in seen:
+            assert (np.asarray(array) == right).all()
+
+
+class Without:
+    """Libraries of which cuBLASLt has no algorithm for anything."""
+
+    def __init__(self, libraries: Any) -> None:
+        self.functions, self.address = self, libraries.address
+        self._functions = libraries.functions
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "cublasLtMatmulAlgoGetHeuristic":
+            return lambda *_: LT_UNSUPPORTED
+        return self._functions[name]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_products_that_the_library_has_no_algorithm_for(dtype: str, bundle_of, runs_on) -> None:
+    case = Case("product", lambda xp, a, b: a @ b, ((100, 77), (77, 90)))
+    bundle = bundle_of(case, dtype)
+    assert bundle.manifest.gemms
+    library = Without(recorded() if runs_on == "emulate" else SystemLibrary())
+    program = GpuProgram(bundle, environ={}, library=library)
+    inputs = [narrow(a, dtype) for a in case.arguments(dtype)]
+    (found,) = program.run(inputs)
+    program.close()
+    right = case.expected(dtype)
+    np.testing.assert_allclose(
+        wide(found, dtype), right, rtol=0, atol=TOLERANCE[dtype] * np.abs(right).max()
+    )
 
 
 def recorded() -> Any:

@@ -30,6 +30,7 @@ from meshweave.report import LaunchRow
 _REGISTERS = (
     65_536  # of a multiprocessor; a warp gets them in pieces of 256, and warps come four at a time
 )
+_TENSORS = ("flash", "gemm_mma", "gemm_tf32", "gemm_wgmma")  # families that use tensor cores
 _MOVES = ("arith.extf", "arith.truncf", "arith.select", "arith.bitcast", SCORES, WEIGHTED)
 
 
@@ -128,7 +129,7 @@ def least_seconds(
         kind = "tf32" if made.compute == "tf32" else made.dtype
     elif made.family == "gemm_tf32":
         kind = "tf32"
-    with_tensors = isinstance(made, GemmInfo) or made.family in ("gemm_mma", "gemm_tf32", "flash")
+    with_tensors = isinstance(made, GemmInfo) or made.family in _TENSORS
     plain = rates.f64 if kind == "f64" else rates.f32
     rate = dict(rates.tensor).get(kind, plain) if with_tensors else plain
     memory, arithmetic = work.nbytes / rates.memory, work.flops / rate
