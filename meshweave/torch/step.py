@@ -247,6 +247,8 @@ class TorchStep(TorchProgram):
         for draw in self._traced.draws:
             given.append(draw(()))
         found = self.results(given, ())
+        for call in self._traced.calls:
+            call.run()
         whole = [one if k is None else found[k] for k, one in self._traced.leaves]
         return _pytree.tree_unflatten(whole, self._traced.structure)
 

@@ -36,6 +36,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.torch.away import OF_FORM, replaced
 from meshweave.torch.constraints import constrained, gathered
 from meshweave.torch.draws import Draw, lifted
+from meshweave.torch.schedules import SchedulerCall, check_order, noted
 
 
 class ModuleEntry(NamedTuple):
@@ -133,6 +134,7 @@ class StepGraph:
     graph:   its arguments are those that are kept, the learning rates, the tensors among the arguments, `constants`,
              and what `draws` make. It returns `count` results, and then what `written` names, as it is after the step.
     leaves:  of each leaf of what the step returns its result, or None and the constant in its place.
+    calls:   of schedulers, behind it.
     """
 
     graph: GraphModule
@@ -142,6 +144,7 @@ class StepGraph:
     structure: _pytree.TreeSpec
     constants: list[Tensor]
     draws: list[Draw]
+    calls: list[SchedulerCall]
 
 
 def subjects_of(
@@ -345,7 +348,7 @@ def _traced(
     trained = [n for n, value in kept.items() if value.requires_grad and with_gradients]
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     returned: list[Any] = []
-    leaves_gradients = False
+    leaves_gradients, calls = False, list[SchedulerCall]()
     sharded = {n: value for n, value in kept.items() if is_dtensor(value)}
     plain = {n: value for n, value in kept.items() if n not in sharded}
     at_use: dict[str, Layout] = {}
@@ -354,6 +357,7 @@ def _traced(
 
     def run(*given: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         nonlocal leaves_gradients
+        calls.clear()
         values = dict(zip(kept, given))
         rates = dict(zip(subjects.rates, given[len(kept) :]))
         behind = given[len(kept) + len(rates) :]
@@ -374,7 +378,9 @@ def _traced(
             if sharded:
                 stack.enter_context(_Redirected(sharded, home))
             for optimizer in subjects.optimizers.values():
-                stack.enter_context(_stepping(optimizer, subjects, rates, name, home))
+                stack.enter_context(_stepping(optimizer, subjects, rates, name, home, calls))
+            stack.enter_context(noted(name, calls))
+            stack.enter_context(_no_scaler(name))
             found = step(*args, **kwargs)
             after = _after(subjects, kept, values)
             leaves_gradients = any(values[one].grad is not None for one in trained)
@@ -406,7 +412,7 @@ def _traced(
         except Exception as error:  # whatever torch raises: it is about the user's step
             raise CompileError(f"torch cannot trace {name}: {first_line(error)}") from None
     stream.draw_once(graph)
-    return _finished(graph, subjects, returned, len(places), trained, leaves_gradients, name)
+    return _finished(graph, subjects, returned, len(places), trained, leaves_gradients, name, calls)
 
 
 def _after(
@@ -434,6 +440,7 @@ def _finished(
     trained: list[str],
     leaves_gradients: bool,
     name: str,
+    calls: list[SchedulerCall],
 ) -> StepGraph | None:
     """Take out of a graph what it does not need, and its random numbers."""
     for node in list(graph.graph.nodes):
@@ -479,7 +486,8 @@ def _finished(
     for one in entries:
         leaves.append((count, None) if one is None else one)
         count += one is None
-    return StepGraph(graph, count, [kept[k] for k in written], leaves, spec, constants, draws)
+    writes = [kept[k] for k in written]
+    return StepGraph(graph, count, writes, leaves, spec, constants, draws, calls)
 
 
 def _constants(graph: GraphModule) -> list[Tensor]:
@@ -527,6 +535,26 @@ def _tracing() -> Iterator[None]:
             yield
         finally:
             torch.compiler._is_compiling_flag = flag
+
+
+@contextmanager
+def _no_scaler(step: str) -> Iterator[None]:
+    """Refuse a GradScaler in this block: it reads whether gradients are finite, and steps or does not."""
+    saved = torch.amp.GradScaler.scale
+
+    def scale(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
+        if scaler.is_enabled():
+            raise UsageError(
+                f"from_torch: {step} calls {type(scaler).__name__}.scale, which is for f16: f32 and bf16 need none;"
+                " leave it out, or make it with enabled=False"
+            )
+        return saved(scaler, outputs)
+
+    torch.amp.GradScaler.scale = scale
+    try:
+        yield
+    finally:
+        torch.amp.GradScaler.scale = saved
 
 
 class _Stream:
@@ -590,6 +618,7 @@ def _stepping(
     rates: Mapping[str, Tensor],
     step: str,
     home: _Traced,
+    calls: Sequence[SchedulerCall],
 ) -> Iterator[None]:
     """Let an optimizer step with learning rates that are tensors.
 
@@ -600,7 +629,17 @@ def _stepping(
     state = {p: dict(row) for p, row in optimizer.state.items()}
     exact = _ExactNumbers()
 
+    def unchanged() -> None:
+        for group, old in zip(optimizer.param_groups, said, strict=True):
+            for key, value in group.items():
+                if key != "params" and value is not old.get(key) and value != old.get(key):
+                    raise UsageError(
+                        f"from_torch: {step} changes {key} of {kind}: change it outside of the step, or by a scheduler"
+                    )
+
     def begin(*_: Any) -> None:
+        check_order(step, calls, optimizer)
+        unchanged()
         for group in optimizer.param_groups:
             group |= {k: v for k, v in _TRACEABLE.items() if k in group}
             group["lr"] = groups[id(group)]
@@ -617,12 +656,7 @@ def _stepping(
     kind = type(optimizer).__name__
     try:
         yield
-        for group, old in zip(optimizer.param_groups, said, strict=True):
-            for key, value in group.items():
-                if key != "params" and value is not old.get(key) and value != old.get(key):
-                    raise UsageError(
-                        f"from_torch: {step} changes {key} of {kind}: call the scheduler outside of the step"
-                    )
+        unchanged()
         for p, row in optimizer.state.items():
             for key, value in row.items():
                 old_value = state.get(p, {}).get(key)

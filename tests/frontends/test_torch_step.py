@@ -349,13 +349,41 @@ def test_refusals() -> None:
     assert "cannot trace reads" in refused(reads, x)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
 
-    def schedules(x: Tensor, y: Tensor) -> Tensor:
-        loss = clearing_first(model, optimizer, x, y)
-        schedule.step()
-        return loss
+    def sets(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.param_groups[0]["lr"] = 0.5
+        return clearing_first(model, optimizer, x, y)
 
-    assert "changes lr of SGD: call the scheduler outside of the step" in refused(schedules, x, y)
+    assert "changes lr of SGD: change it outside of the step, or by a scheduler" in refused(
+        sets, x, y
+    )
     assert optimizer.param_groups[0]["lr"] == 0.1
+
+    def early(x: Tensor, y: Tensor) -> Tensor:
+        schedule.step()
+        return clearing_first(model, optimizer, x, y)
+
+    assert "calls ExponentialLR.step before a step of SGD: behind all" in refused(early, x, y)
+
+    def asks(x: Tensor, y: Tensor) -> tuple[Tensor, list[Any]]:
+        return clearing_first(model, optimizer, x, y), schedule.get_last_lr()
+
+    assert "reads ExponentialLR.get_last_lr: call it outside of the step" in refused(asks, x, y)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+    def waits(x: Tensor, y: Tensor) -> None:
+        plateau.step(clearing_first(model, optimizer, x, y))
+
+    assert "calls ReduceLROnPlateau.step with a tensor" in refused(waits, x, y)
+    assert schedule.last_epoch == 0 and optimizer.param_groups[0]["lr"] == 0.1
+    scaler = torch.amp.GradScaler("cpu")
+
+    def scales(x: Tensor, y: Tensor) -> None:
+        scaler.scale(F.cross_entropy(model(x), y)).backward()
+        scaler.step(optimizer)
+
+    assert "calls GradScaler.scale, which is for f16: f32 and bf16 need none" in refused(
+        scales, x, y
+    )
     damped = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, dampening=0.5)
     assert "makes its state in its first step" in refused(clearing_first, model, damped, x, y)
     assert not any(damped.state.values())
@@ -378,6 +406,50 @@ def test_refusals() -> None:
     model.up.weight.requires_grad_(False)
     with pytest.raises(UsageError, match=r"up.weight has another requires_grad"):
         step(model, optimizer, x, y)
+
+
+def scheduled(optimizer: Any, kind: str) -> Any:
+    made = torch.optim.lr_scheduler
+    return {
+        "StepLR": lambda: made.StepLR(
+            optimizer, 2, 0.1
+        ),  # nothing happens in the call that is traced
+        "CosineAnnealingWarmRestarts": lambda: made.CosineAnnealingWarmRestarts(optimizer, 2),
+        "SequentialLR": lambda: made.SequentialLR(
+            optimizer, [made.ConstantLR(optimizer), made.ExponentialLR(optimizer, 0.5)], [2]
+        ),
+        "ChainedScheduler": lambda: made.ChainedScheduler(
+            [made.ConstantLR(optimizer, 0.5, 2), made.ExponentialLR(optimizer, 0.5)]
+        ),
+    }[kind]()
+
+
+@pytest.mark.parametrize(
+    "kind", ["StepLR", "CosineAnnealingWarmRestarts", "SequentialLR", "ChainedScheduler"]
+)
+def test_schedulers_in_a_step_run_behind_each_call(kind: str) -> None:
+    (x, y), scaler, found = data(), torch.amp.GradScaler("cpu", enabled=False), []
+    for model, compiled in zip(twins(), (False, True)):
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        schedule = scheduled(optimizer, kind)
+
+        def step(
+            x: Tensor, y: Tensor, m: Any = model, o: Any = optimizer, s: Any = schedule
+        ) -> Tensor:
+            o.zero_grad()
+            loss = F.cross_entropy(m(x), y)
+            scaler.scale(loss).backward()  # which does nothing
+            scaler.step(o)
+            s.step()
+            return loss
+
+        run = mw.from_torch(step, (x, y, model, optimizer)) if compiled else step
+        given = (x, y, model, optimizer)
+        losses = [float(run(*given).detach()) for _ in range(5)]
+        found.append((losses, schedule.get_last_lr(), model))
+    (wanted, rates, eager), (losses, own, model) = found
+    assert losses == pytest.approx(wanted, rel=1e-5) and own == rates
+    same_state(model, eager)
 
 
 class Deep(nn.Module):
