@@ -8,6 +8,7 @@ from depth import sampled
 from test_scatters import status
 
 import meshweave as mw
+from meshweave.frontends.python.extras import reduce
 from meshweave.frontends.python.functions import index
 from tests.executed import on, partitioned, run
 
@@ -112,6 +113,39 @@ def test_many_places_in_a_sorted_vector_are_found_by_halves(
     for made, side in zip(find(row, wanted), ("left", "right"), strict=True):
         np.testing.assert_array_equal(np.asarray(made), np.searchsorted(row, wanted, side=side))
     assert "unproven" not in find.lower(row, wanted).compile().explain()
+
+
+@pytest.mark.parametrize("cut", ["x=3 [_*x]", "x=2, y=2 [y*x]", ""])
+def test_many_numbers_are_counted_where_they_belong(
+    cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (reduce, index):
+        monkeypatch.setattr(module, "MOST_COMPARED", 0)
+        monkeypatch.setattr(module, "FEW_EDGES", 4)
+    mesh, _, layout = cut.rpartition(" ")
+    options = {"mesh": mesh, "in_layouts": (layout, layout, "[_]")} if cut else {}
+    x, w = RNG.integers(-20, 30, (2, 50)).astype("f4") / 4
+    x[3], some = np.nan, np.array([np.nan, 1, 2.25, -3, 7, -0.0], "f4")
+
+    def counted(mod, x, w, some):
+        numbers = w.astype("int32") if mod is np else mw.astype(w, mw.int32)
+        size = {"minlength": 9} if mod is np else {"length": 9}
+        numbers = abs(numbers) if mod is np else mw.abs(numbers)
+        bins = np.linspace(-4, 5, 8, dtype="f4")
+        bins = bins if mod is np else mw.asarray(bins)
+        return [
+            mod.histogram(x, bins)[0],
+            mod.histogram(x, bins, weights=w)[0],
+            mod.bincount(numbers, **size),
+            mod.bincount(numbers, w, **size),
+            mod.isin(x, some),
+            mod.isin(x, some, invert=True),
+        ]
+
+    f = mw.jit(lambda *given: counted(mw, *given), **options)
+    for made, wanted in zip(f(x, w, some), counted(np, x, w, some), strict=True):
+        np.testing.assert_allclose(np.asarray(made), wanted, rtol=1e-5)
+    assert "unproven" not in f.lower(x, w, some).compile().explain()
 
 
 ARRANGED = {

@@ -17,9 +17,15 @@ from meshweave.frontends.python.dtypes import (
 )
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import logic, reduce
-from meshweave.frontends.python.functions.create import arange, iota
+from meshweave.frontends.python.functions.create import arange, iota, zeros
 from meshweave.frontends.python.functions.elementwise import alike, named
-from meshweave.frontends.python.functions.index import searchsorted, take, take_along_axis
+from meshweave.frontends.python.functions.index import (
+    FEW_EDGES,
+    MOST_COMPARED,
+    searchsorted,
+    take,
+    take_along_axis,
+)
 from meshweave.frontends.python.functions.linalg import diagonal
 from meshweave.frontends.python.functions.manipulate import (
     axes_of,
@@ -33,6 +39,7 @@ from meshweave.frontends.python.functions.manipulate import (
     unstack,
 )
 from meshweave.frontends.python.functions.sort import argsort, sort
+from meshweave.frontends.python.functions.update import Reach, put_at
 from meshweave.frontends.python.tracer import (
     ArrayLike,
     Axes,
@@ -333,12 +340,8 @@ def histogram(
     edges, flat = alike(edges, flat)
     right = searchsorted(edges, flat, side="right")
     right = e.where(logic.equal(flat, edges[-1]), count, right)
-    within = logic.equal(expand_dims(right, 1), arange(1, count + 1))
-    if weights is None:
-        found = reduce.sum(within, axis=0)
-    else:
-        each = expand_dims(reshape(weights, (-1,)), 1)
-        found = reduce.sum(e.where(within, each, 0), axis=0)
+    each = None if weights is None else reshape(weights, (-1,))
+    found = _counted_at(e.subtract(right, 1), count, each)
     if density:
         shares = e.divide(found, reduce.sum(found))
         found = e.divide(shares, reduce.diff(edges))
@@ -379,10 +382,28 @@ def bincount(
         fail(f"bincount: x is {value.dtype!r} of {value.ndim} dims, a vector of integers is right")
     if length is None:
         fail("bincount: the shape of the result depends on the elements: length=.. says it")
-    same = logic.equal(expand_dims(e.astype(value, DEFAULT_INT), 1), arange(max(length, minlength)))
-    if weights is None:
-        return reduce.sum(same, axis=0)
-    return reduce.sum(e.where(same, expand_dims(weights, 1), 0), axis=0)
+    each = None if weights is None else tensor(weights)
+    return _counted_at(e.astype(value, DEFAULT_INT), max(length, minlength), each)
+
+
+def _counted_at(places: Tracer, length: int, weights: Tracer | None) -> Tracer:
+    """Count how often each place of a vector of this length is there, or add up weights there; others count nowhere.
+
+    Few are compared with all places, many put where they belong.
+    """
+    each = broadcast_to(tensor(1) if weights is None else weights, places.shape)
+    if places.size * length <= MOST_COMPARED or each.dtype.kind == "c":
+        same = logic.equal(expand_dims(places, 1), arange(length))
+        if weights is None:
+            return reduce.sum(same, axis=0)
+        return reduce.sum(e.where(same, expand_dims(weights, 1), 0), axis=0)
+    kind = DEFAULT_INT if weights is None else reduce.summed_type(each.dtype)
+    wide = accumulator(kind)
+    inside = logic.logical_and(logic.greater_equal(places, 0), logic.less(places, length))
+    reach = Reach((length,), places.shape, ((0,),), (0,))
+    at = [e.where(inside, places, length)]
+    made = put_at(zeros((length,), dtype=wide), e.astype(each, wide), at, reach, "add")
+    return e.astype(made, kind)
 
 
 def trapezoid(
@@ -449,8 +470,14 @@ def interp(x: ArrayLike, xp: ArrayLike, fp: ArrayLike, /) -> Tracer:
 def isin(x: ArrayLike, values: ArrayLike, /, *, invert: bool = False) -> Tracer:
     """Tell which elements of x are among `values`; invert: which are not."""
     value, among = alike(x, values)
-    found = logic.equal(expand_dims(value, -1), reshape(among, (-1,)))
-    found = reduce.any(found, axis=-1)
+    row = reshape(among, (-1,))
+    if row.size > FEW_EDGES and value.size * row.size > MOST_COMPARED:
+        row = sort(
+            row
+        )  # of which the first element that is not before another is the only one to compare it with
+        found = logic.equal(take(row, searchsorted(row, value)), value)
+    else:
+        found = reduce.any(logic.equal(expand_dims(value, -1), row), axis=-1)
     return logic.logical_not(found) if invert else found
 
 

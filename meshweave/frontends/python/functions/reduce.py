@@ -78,7 +78,7 @@ def _accumulated(
     initial: int,
 ) -> Tracer:
     value = tensor(x)
-    out = dtype_of(name, dtype, _summed_type(value.dtype))
+    out = dtype_of(name, dtype, summed_type(value.dtype))
     if out.kind == "b":
         fail(f"{name}: dtype {out!r}, a number is right")
     wide = accumulator(out)
@@ -87,7 +87,8 @@ def _accumulated(
     return e.astype(made, out)
 
 
-def _summed_type(dtype: DType) -> DType:
+def summed_type(dtype: DType) -> DType:
+    """Return the dtype of sums: 64 bits for narrow integers."""
     if dtype.kind in "fc" or dtype.bits >= DEFAULT_INT.bits:
         return dtype
     return uint64 if dtype.kind == "u" else DEFAULT_INT
@@ -316,7 +317,7 @@ def _cumulative(name: str, doc: str, op: str, initial: float) -> Callable[..., T
         if axis is None and value.ndim != 1:
             fail(f"{name}: x has {value.ndim} dims: say along which axis")
         dim = axis_of(name, 0 if axis is None else axis, value.ndim)
-        out = dtype_of(name, dtype, _summed_type(value.dtype))
+        out = dtype_of(name, dtype, summed_type(value.dtype))
         if out.kind == "b":
             fail(f"{name}: dtype {out!r}, a number is right")
         wide = accumulator(out)
