@@ -277,6 +277,12 @@ class GpuRank:
             with self._breaking():
                 self._staging.copy(address, value, self.streams[0])
 
+    @property
+    def is_free(self) -> bool:
+        """Tell whether a step can be enqueued without waiting for the device."""
+        self._steps.look()
+        return self.manifest.graph and not self._steps.is_full
+
     def queued(self) -> None:
         """Note that a step has been enqueued. Waits for the oldest where very many are under way."""
         with self._breaking():

@@ -56,7 +56,7 @@ class InFlight:
 
     def add(self, stream: int, start: int = 0, end: int = 0) -> None:
         """Put an event behind what a stream has been given. Waits for the oldest piece where there are too many."""
-        if len(self._pieces) == self._most:
+        if self.is_full:
             self.wait()
         create = ("cuEventCreate", "cuEventDestroy_v2")
         event = self._events.pop() if self._events else 0
@@ -84,6 +84,11 @@ class InFlight:
         """Note that all of it is done."""
         while self._pieces:
             self._end()
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether as many pieces as there may be are under way."""
+        return len(self._pieces) == self._most
 
     @property
     def last(self) -> int:

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,17 +116,28 @@ class GpuWorker(Server):
         program.rank.attach()
         start = time.perf_counter()
         with Progress(program.rank, program.board, self._give_up):
-            self._come_next(call.bound)
             if "places" in message:
-                assert self._buffers is not None
-                run_placed(call.bound, self._buffers, Places(*message["places"]), call.inputs)
+                self._run_placed(call, message)
             else:
+                self._come_next(call.bound)
                 call.bound.run(call.inputs, call.outputs)
         return {"seconds": time.perf_counter() - start}
 
     def _enqueue(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
-        """Do as `_run` does, without an answer."""
-        self._run(message, payload, files)
+        """Enqueue a step that copies nothing, without an answer; watched only where that may wait for the device."""
+        call = self._calls[message["call"]]
+        rank, board, _ = self._programs[call.program]
+        rank.attach()
+        watch: AbstractContextManager[object] = (
+            nullcontext() if rank.is_free else Progress(rank, board, self._give_up)
+        )
+        with watch:
+            self._run_placed(call, message)
+
+    def _run_placed(self, call: _GpuCall, message: dict[str, Any]) -> None:
+        assert self._buffers is not None
+        self._come_next(call.bound)
+        run_placed(call.bound, self._buffers, Places(*message["places"]), call.inputs)
 
     def _come_next(self, call: RankCall) -> None:
         """Let what a call is about to enqueue come behind the steps of all programs."""
