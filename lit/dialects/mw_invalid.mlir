@@ -299,6 +299,32 @@ func.func @attention_of_other_tensors(%q: tensor<8x4xbf16>, %v: tensor<6x4xbf16>
 
 // -----
 
+func.func @reduced_scores_of_no_such_kind(%q: tensor<8x4xbf16>) -> tensor<8xf32> {
+  // expected-error @below {{'mw.reduced_scores' op needs a kind of addf, maximumf, maxnumf}}
+  %0 = "mw.reduced_scores"(%q, %q) ({
+  ^bb0(%s: f32):
+    "mw.yield"(%s, %s) : (f32, f32) -> ()
+  }) {bounds = array<i64>, batch = 0 : i64, products = 1 : i64, kind = "mulf", sizes = array<i64: 8, 1, 8, 4>, maps = [
+    affine_map<(d0, d1, d2, d3) -> (d0, d3)>, affine_map<(d0, d1, d2, d3) -> (d2, d3)>, affine_map<(d0, d1, d2, d3) -> (d0)>
+  ]} : (tensor<8x4xbf16>, tensor<8x4xbf16>) -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}
+
+// -----
+
+func.func @reduced_scores_without_their_rows(%q: tensor<8x4xbf16>) -> tensor<1xf32> {
+  // expected-error @below {{'mw.reduced_scores' op needs a result with a dim for each parallel loop}}
+  %0 = "mw.reduced_scores"(%q, %q) ({
+  ^bb0(%s: f32):
+    "mw.yield"(%s, %s) : (f32, f32) -> ()
+  }) {bounds = array<i64>, batch = 0 : i64, products = 1 : i64, kind = "addf", sizes = array<i64: 8, 1, 8, 4>, maps = [
+    affine_map<(d0, d1, d2, d3) -> (d0, d3)>, affine_map<(d0, d1, d2, d3) -> (d2, d3)>, affine_map<(d0, d1, d2, d3) -> (d1)>
+  ]} : (tensor<8x4xbf16>, tensor<8x4xbf16>) -> tensor<1xf32>
+  return %0 : tensor<1xf32>
+}
+
+// -----
+
 func.func @attention_that_yields_one_score(%q: tensor<8x4xbf16>) -> tensor<8x4xbf16> {
   // expected-error @below {{'mw.attention' op needs a body of 1 scalars that yields two scores}}
   %0 = "mw.attention"(%q, %q, %q) ({

@@ -6,7 +6,8 @@ Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linal
 and how long it lives. `mw.program` says what holds for the whole program.
 
 `mw.scan`, `mw.order`, `mw.sort`, `mw.scatter`, `mw.lapack` and `mw.fft` stand in the global view too: frontends make
-them, since linalg has no such op. `mw.attention` is what `select-kernels` makes of an attention for gpus.
+them, since linalg has no such op. `mw.attention` and `mw.reduced_scores` are
+what `select-kernels` makes of an attention and of its backward for gpus.
 """
 
 # No `from __future__ import annotations` here: the field types are read as classes.
@@ -18,11 +19,12 @@ from meshweave.dialects.checks import ends_in, in_module, require
 from meshweave.dialects.dist import I64Array, sorts
 from meshweave.dialects.kept import kept_definition
 from meshweave.dialects.rows import mixed_rows
-from meshweave.ir.attention import misfit as attention_misfit
 from meshweave.ir.bindings import ext, ir
 from meshweave.ir.fft import misfit as fft_misfit
 from meshweave.ir.lapack import misfit, misplaced
 from meshweave.ir.routines import ROUTINES
+from meshweave.ir.scores.attention import misfit as attention_misfit
+from meshweave.ir.scores.reduced import reduced_misfit
 
 TIMES = "times:"
 """Begins an argument of a collective that is a multiple of an input of the program: "times:3*64"."""
@@ -250,6 +252,48 @@ class AttentionOp(Mw.Operation, name="attention", traits=[ext.Pure]):
             self,
             len(block.arguments) == given and len(end) == 2,
             f"needs a body of {given} scalars that yields two scores",
+        )
+
+
+@mixed_rows
+class ReducedScoresOp(Mw.Operation, name="reduced_scores", traits=[ext.Pure]):
+    """Reduce what is made of scores along their rows or columns, without the scores: f is the body.
+
+    Loops of `sizes` are those of the `batch`, row, column, heads that are added up, turn, and the sum of each of
+    `products`. Operands are two for each product, of rows and of turns, then with `weighted` a matrix of turns and
+    columns, then whatever else f reads. `maps` says for each, and at last for the result, where its dims run. The body
+    takes the products of a row and a turn, then an element of each further operand, and yields f of them, then the same
+    where all `bounds` hold: three numbers each as of `mw.attention`, where turn <= slope * row + offset or >=; f is
+    neutral elsewhere. Turns are reduced by `kind`, an op of arith; with `weighted` each is multiplied with the row of
+    the matrix before.
+    """
+
+    values: Sequence[ext.Operand[Any]]
+    output: ext.Result[Any]
+    maps: ir.ArrayAttr
+    sizes: I64Array
+    batch: ir.IntegerAttr
+    products: ir.IntegerAttr
+    bounds: I64Array
+    kind: ir.StringAttr
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        wrong = reduced_misfit(self.operation)
+        return require(self, not wrong, wrong)
+
+    def verify_region_invariants(self) -> bool:
+        ops = ends_in(self, "mw.yield")
+        if ops is None:
+            return False
+        op = self.operation
+        block, end = op.regions[0].blocks[0], list(ops[-1].operands)
+        products = op.attributes["products"].value
+        given = len(op.operands) - products - int("weighted" in op.attributes)
+        return require(
+            self,
+            len(block.arguments) == given and len(end) == 2,
+            f"needs a body of {given} scalars that yields two numbers",
         )
 
 

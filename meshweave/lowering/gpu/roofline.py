@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from meshweave.device import CHIPS, Chip, GemmInfo
-from meshweave.ir.attention import SCORES, WEIGHTED
 from meshweave.ir.expressions import Apply, needed
+from meshweave.ir.scores.attention import SCORES, WEIGHTED
+from meshweave.ir.scores.reduced import REDUCED
 from meshweave.lowering.gpu.facts import Facts, facts_of
 from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.families.cublaslt import LibraryProduct
 from meshweave.lowering.gpu.families.flash.nest import attention_of
+from meshweave.lowering.gpu.families.flash.sums import sums_of
 from meshweave.lowering.gpu.families.products import product_of
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.gpu.toolchain.cubin import KernelTakes, kernels_of
@@ -31,7 +33,7 @@ _REGISTERS = (
     65_536  # of a multiprocessor; a warp gets them in pieces of 256, and warps come four at a time
 )
 _TENSORS = ("flash", "gemm_mma", "gemm_tf32", "gemm_wgmma")  # families that use tensor cores
-_MOVES = ("arith.extf", "arith.truncf", "arith.select", "arith.bitcast", SCORES, WEIGHTED)
+_MOVES = ("arith.extf", "arith.truncf", "arith.select", "arith.bitcast", SCORES, WEIGHTED, REDUCED)
 
 
 class WorkOfLaunch(NamedTuple):
@@ -185,6 +187,11 @@ def _flops(nest: LoopNest) -> dict[str, int]:
         values, inner = attention.values, attention.scores.depth
         each = 2 * values.batch.count * values.m.count * values.depth
         return {values.dtype: each * (inner + values.n.count)}
+    sums = sums_of(nest)
+    if sums is not None:
+        made, scores = sums.result, sum(product.depth for product in sums.scores.values())
+        each = 2 * made.batch.count * made.m.count * made.depth * sums.heads.count
+        return {made.dtype: each * (scores + (made.n.count if sums.weighted else 0))}
     product = product_of(nest)
     if product is not None:
         return {product.dtype: 2 * math.prod(nest.sizes)}

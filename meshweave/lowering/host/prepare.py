@@ -10,7 +10,6 @@ from meshweave.bundle import Port
 from meshweave.dialects.dist import COMPLEX, LEAST, LENGTH, LENGTHS, MERGED, TAKES, UNSIGNED, WEIGHT
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
-from meshweave.ir.attention import ATTENTION, spelled
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, tensor_type
 from meshweave.ir.factorizations import LOOPS
@@ -22,6 +21,8 @@ from meshweave.ir.ops import body_of, replace_op, terminator
 from meshweave.ir.routines import LAPACK, LIBRARY
 from meshweave.ir.scans import SCAN, by_doubling, generic_scan
 from meshweave.ir.scatters import SCATTER, in_rounds
+from meshweave.ir.scores.attention import ATTENTION, spelled
+from meshweave.ir.scores.reduced import REDUCED_SCORES, spelled_sums
 from meshweave.ir.sorting import ORDER, SORT, SWITCH, coded, in_loops, spread
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import functions, ops_of
@@ -107,9 +108,10 @@ def spell_out(function: ir.OpView, target: str) -> None:
         elif target == "gpu" or not _by_library(op.operation):
             replace_op(op.operation, factored_in_loops(op.operation))
     if target == "cpu":
-        for op in ops_of(function, ATTENTION):
-            operands = list(op.operation.operands)
-            replace_op(op.operation, [spelled(op.operation, OpBuilder.before(op), operands)])
+        for name, meaning in ((ATTENTION, spelled), (REDUCED_SCORES, spelled_sums)):
+            for op in ops_of(function, name):
+                operands = list(op.operation.operands)
+                replace_op(op.operation, [meaning(op.operation, OpBuilder.before(op), operands)])
     for op in ops_of(function, "linalg.generic"):
         _without_iterations(op.operation)
     for op in ops_of(function, "tensor.pad", "tensor.concat"):

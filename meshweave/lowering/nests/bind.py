@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from meshweave.ir.attention import SCORES
 from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import (
     Accumulator,
@@ -24,6 +23,7 @@ from meshweave.ir.expressions import (
     Scalar,
     gathered,
 )
+from meshweave.ir.scores.attention import SCORES
 from meshweave.lowering.buffers.steps import MemrefPlace, Root, Step
 from meshweave.lowering.nests.kernels import FusedKernel, KernelNode, Output
 from meshweave.lowering.nests.linear import IndexMap, Linear

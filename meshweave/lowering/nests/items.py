@@ -2,7 +2,7 @@
 
 Kinds: "map" (elementwise, may be computed inside its readers), "copy" (a map that only moves:
 transpose, broadcast), "view" (reshape or slice), "splat" (one scalar everywhere), "contract"
-(multiply-add with reuse), "attention" (`mw.attention`), "reduce" (any other linalg op), "other"
+(multiply-add with reuse), "attention" (`mw.attention`, `mw.reduced_scores`), "reduce" (any other linalg op), "other"
 (stays as it is: its operands must exist as tensors).
 """
 
@@ -24,7 +24,6 @@ from meshweave.hints.fast_paths import (
     SWITCHES,
     known,
 )
-from meshweave.ir.attention import ATTENTION, AttentionForm
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC, IteratorType, iterator_types, static_offsets
 from meshweave.ir.expressions import (
@@ -39,8 +38,10 @@ from meshweave.ir.expressions import (
     read_body,
 )
 from meshweave.ir.locations import location_text
+from meshweave.ir.scores.attention import ATTENTION, AttentionForm
+from meshweave.ir.scores.reduced import REDUCED_SCORES, ReducedForm
 from meshweave.lowering.nests import linear
-from meshweave.lowering.nests.attention import attention_body
+from meshweave.lowering.nests.attention import attention_body, reduced_body
 from meshweave.lowering.nests.bodies import (
     computes_nothing,
     constant_of,
@@ -145,6 +146,8 @@ class Reader:
             return self._generic(op, block)
         if name == ATTENTION:
             return self._attention(op, block)
+        if name == REDUCED_SCORES:
+            return self._reduced(op, block)
         if name in VIEWS:
             return Item(op, "view", len(self.items), block, sources=[op.operands[0]])
         if name == "arith.constant" and isinstance(op.results[0].type, ir.RankedTensorType):
@@ -175,12 +178,22 @@ class Reader:
         return item
 
     def _attention(self, op: ir.Operation, block: ir.Block) -> Item:
-        form = AttentionForm.of(op)
-        item = Item(op, "attention", len(self.items), block, attention_body(op, form))
+        form, count = AttentionForm.of(op), len(op.attributes["sizes"])
+        reduced = range(count - 2, count)
+        return self._on_scores(op, block, attention_body(op, form), form.sizes, reduced)
+
+    def _reduced(self, op: ir.Operation, block: ir.Block) -> Item:
+        form = ReducedForm.of(op)
+        reduced = range(form.batch + 2, len(form.sizes))
+        return self._on_scores(op, block, reduced_body(op, form), form.sizes, reduced)
+
+    def _on_scores(
+        self, op: ir.Operation, block: ir.Block, body: Body, sizes: tuple[int, ...], reduced: range
+    ) -> Item:
+        item = Item(op, "attention", len(self.items), block, body)
         *item.accesses, written = (_access(attr) for attr in op.attributes["maps"])
         item.sources, item.out_accesses = list(op.operands), [written]
-        item.sizes = form.sizes
-        item.reductions = frozenset({len(form.sizes) - 1, len(form.sizes) - 2})
+        item.sizes, item.reductions = sizes, frozenset(reduced)
         return item
 
     def _generic(self, op: ir.Operation, block: ir.Block) -> Item:

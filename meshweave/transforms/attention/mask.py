@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 from meshweave.ir.bindings import arith, ir
-from meshweave.ir.expressions import Apply, Constant, Index, is_number
-from meshweave.transforms.attention.expressions import Fixed, LoopIndex, compared_by
+from meshweave.ir.expressions import Apply, Constant, Index, inputs, is_number
+from meshweave.transforms.attention.backward import Backward
+from meshweave.transforms.attention.expressions import (
+    ElementNode,
+    Expressions,
+    Fixed,
+    LoopIndex,
+    compared_by,
+)
 from meshweave.transforms.attention.match import Attention
 
 CmpIPredicate = arith.CmpIPredicate
@@ -43,9 +51,78 @@ def bounds_of(found: Attention) -> tuple[list[MaskBound], int]:
 
     Beside it the node of the scores where all of that holds.
     """
-    mask = _Mask(found)
+    mask = _Mask(found.expressions.nodes, found.query, found.key, found.score)
     bounds = mask.of(found.score)
     return bounds, mask.inside
+
+
+def neutral_bounds(found: Backward, node: int, low: bool) -> tuple[list[MaskBound], int]:
+    """Return what holds for query and key wherever a node is not 0, or not -inf where `low`.
+
+    Beside it the node where all of that holds.
+    """
+    zeros = _Zeros(found.expressions, found.query, found.key)
+    bounds = list(dict.fromkeys(zeros.mask(node).of(node) if low else zeros.of(node)))
+    return bounds, zeros.within(node, bounds)
+
+
+class _Zeros:
+    """Find where nodes are 0 because scores are -inf there."""
+
+    def __init__(self, expressions: Expressions, query: int, key: int) -> None:
+        self.ex, self.query, self.key = expressions, query, key
+        self.known: dict[int, list[MaskBound]] = {}
+
+    def mask(self, node: int) -> _Mask:
+        """Return a reader of the conditions of scores."""
+        return _Mask(self.ex.nodes, self.query, self.key, node)
+
+    def of(self, node: int) -> list[MaskBound]:
+        """Return the bounds outside of which a node is 0."""
+        for n in sorted(self.ex.below(node)):  # a node reads nodes of smaller numbers
+            made = self.ex.nodes[n]
+            self.known[n] = self._one(made) if isinstance(made, Apply) else []
+        return self.known[node]
+
+    def _one(self, made: Apply) -> list[MaskBound]:
+        sides = [self.known[k] for k in made.operands]
+        if made.name == "arith.mulf":
+            return sides[0] + sides[1]
+        if made.name in ("arith.divf", "arith.negf", "arith.extf", "arith.truncf"):
+            return sides[0]
+        if made.name in ("arith.addf", "arith.subf"):
+            return [bound for bound in sides[0] if bound in sides[1]]
+        if made.name == "math.exp":
+            below = self.ex.nodes[made.operands[0]]
+            is_difference = isinstance(below, Apply) and below.name == "arith.subf"
+            score = inputs(below)[0] if is_difference else made.operands[0]
+            return self.mask(score).of(score)
+        if made.name == "arith.select":
+            condition, yes, no = made.operands
+            if is_number(self.ex.nodes[no], 0.0):
+                return self.mask(yes).where(condition, True)[0] + sides[1]
+            if is_number(self.ex.nodes[yes], 0.0):
+                return self.mask(no).where(condition, False)[0] + sides[2]
+            return [bound for bound in sides[1] if bound in sides[2]]
+        return []
+
+    def within(self, node: int, bounds: Sequence[MaskBound]) -> int:
+        """Return what a node is where all bounds hold: without the selects that they decide."""
+        made: dict[int, int] = {}
+        for n in sorted(self.ex.below(node)):
+            old = self.ex.nodes[n]
+            made[n] = n
+            if not isinstance(old, Apply):
+                continue
+            if old.name == "arith.select":
+                decided = [self.mask(n).where(old.operands[0], side) for side in (True, False)]
+                found = [whole and set(some) <= set(bounds) for some, whole in decided]
+                if any(found):
+                    made[n] = made[old.operands[1 if found[0] else 2]]
+                    continue
+            if any(made[k] != k for k in old.operands):
+                made[n] = self.ex.put(replace(old, operands=tuple([made[k] for k in old.operands])))
+        return made[node]
 
 
 _SIGNED = {
@@ -66,9 +143,9 @@ _CASTS = ("arith.index_cast", "arith.extsi", "arith.trunci")
 
 
 class _Mask:
-    def __init__(self, found: Attention) -> None:
-        self.nodes, self.query, self.key = found.expressions.nodes, found.query, found.key
-        self.inside = found.score
+    def __init__(self, nodes: Sequence[ElementNode], query: int, key: int, score: int) -> None:
+        self.nodes, self.query, self.key = nodes, query, key
+        self.inside = score
         self._whole = True  # whether the bounds found say all that the conditions do
 
     def of(self, node: int) -> list[MaskBound]:
@@ -86,6 +163,11 @@ class _Mask:
         if self._whole and self.inside == node:
             self.inside = rest
         return found + self.of(rest)
+
+    def where(self, condition: int, holds: bool) -> tuple[list[MaskBound], bool]:
+        """Return the bounds where a condition holds, or where it does not, and whether they say all of it."""
+        found = self._bounds(condition, holds)
+        return found, self._whole and bool(found)
 
     def _is_low(self, node: int) -> bool:
         return is_number(self.nodes[node], -inf)

@@ -16,10 +16,12 @@ from typing import ClassVar
 
 from meshweave.hints.fast_paths import Choice
 from meshweave.ir.bindings import ir
+from meshweave.transforms.attention import whole
 from meshweave.transforms.attention.backward import backward_of
 from meshweave.transforms.attention.expressions import RESHAPES
 from meshweave.transforms.attention.match import Attention, made_of, match
 from meshweave.transforms.attention.product import adds_products
+from meshweave.transforms.attention.reduced import ReducedBackward
 from meshweave.transforms.attention.softmax import NotAttention
 from meshweave.transforms.base import Pass, clone_with, functions, in_block, ops_of, unused, users
 from meshweave.transforms.kernels.generalize import decompose, generic_copy
@@ -42,7 +44,7 @@ class RemakeScores(Pass):
     target: str = "cpu"
 
     def run(self, module: ir.Module) -> None:
-        if self.target != "cpu" or not any(map(_first_product, _exponentials(module))):
+        if not any(map(_first_product, _exponentials(module))):
             return
         asked = Askings(read_ledger(module), Choice.of(None, dict.fromkeys(self.disable, False)))
         if not any(one.allows("flash") for one in asked):
@@ -56,7 +58,7 @@ class RemakeScores(Pass):
         for n, op in enumerate(ops):
             op.attributes[_PLACE] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), n)
         ends = {_place(op) for op in firsts if _PLACE in op.attributes}
-        plans = list(_plans(generic_copy(module), ends, asked))
+        plans = list(_plans(generic_copy(module), ends, asked, self.target))
         for op in ops:
             del op.attributes[_PLACE]
         for plan in plans:
@@ -102,19 +104,39 @@ def _first_product(op: ir.Operation) -> ir.Operation | None:
     return min(products, key=in_block) if len(products) > 1 else None
 
 
-def _plans(made: ir.Module, ends: Collection[int], asked: Askings) -> Iterator[_Plan]:
+def _plans(made: ir.Module, ends: Collection[int], asked: Askings, target: str) -> Iterator[_Plan]:
     """Yield what to copy of a module of generics, which is tried on it. ends: where attentions may end."""
     generics = [op.operation for op in ops_of(made, "linalg.generic")]
     for final in [op for op in generics if _place(op) in ends]:
         try:
-            found = match(final, shared=True)
-            plan = _plan(found) if all(asked.of(o).allows("flash") for o in found.ops) else None
+            found = _attention(final, target, shared=True)
+            may = all(asked.of(o).allows("flash") for o in found.ops)
+            plan = _plan(found, target) if may else None
         except NotAttention:
             continue
         yield from [] if plan is None else [plan]
 
 
-def _plan(found: Attention) -> _Plan | None:
+def _attention(final: ir.Operation, target: str, shared: bool = False) -> Attention:
+    """Return the attention that ends in `final`, of a form that the target has a kernel for."""
+    if target != "gpu":
+        return match(final, shared=shared)
+    found = match(final, whole.SCORES, 0, alone=True, shared=shared)
+    whole.suitable(found)
+    return found
+
+
+def _has_backward(op: ir.Operation, target: str) -> bool:
+    """Tell whether a backward begins with `op` that the target has kernels for."""
+    if target != "gpu":
+        return backward_of(op) is not None
+    found = backward_of(op, whole.SCORES, 0)
+    if found is not None:
+        ReducedBackward(found)
+    return found is not None
+
+
+def _plan(found: Attention, target: str) -> _Plan | None:
     """Try to copy the scores of one attention: return how, None where nothing comes of it."""
     inside, outside = made_of(found.first, set(found.visited))
     made, left = set(inside), [op for op in outside if op != found.final]
@@ -135,8 +157,9 @@ def _plan(found: Attention) -> _Plan | None:
     copies, reading = sorted(made, key=in_block), sorted(readers, key=in_block)
     plan = _Plan(tuple(map(_place, copies)), tuple(map(_place, reading)))
     new = _copy(copies, reading)
-    match(found.final)
-    return None if backward_of(new[found.first.results[0]].owner.operation) is None else plan
+    _attention(found.final, target)
+    begin = new[found.first.results[0]].owner.operation
+    return plan if _has_backward(begin, target) else None
 
 
 def _is_of_scores(op: ir.Operation, made: set[ir.Operation], first: ir.Operation) -> bool:

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 from math import prod
 
-from meshweave.ir.attention import ATTENTION, AttentionForm, Form
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import IteratorType, OpBuilder, tensor_type
-from meshweave.ir.expressions import Apply, Load, type_text
+from meshweave.ir.expressions import Apply
 from meshweave.ir.ops import body_of
-from meshweave.transforms.attention.expressions import (
-    Coordinate,
-    Expressions,
-    Fixed,
-    LoopIndex,
-    Operand,
-    Quotient,
-    Remainder,
-    Weighted,
-    reductions_of,
-)
+from meshweave.ir.scores.attention import ATTENTION, AttentionForm
+from meshweave.transforms.attention.digits import SHORT, LoopDigits, ScoreWriter, map_of, narrow
+from meshweave.transforms.attention.expressions import Coordinate, LoopIndex, reductions_of
 from meshweave.transforms.attention.mask import bounds_of
 from meshweave.transforms.attention.match import Attention, take_place
 from meshweave.transforms.attention.softmax import NotAttention
-from meshweave.transforms.attention.tiles import BodyWriter
 from meshweave.transforms.base import users
 
-SHORT = ("f16", "bf16")
 SCORES = (*SHORT, "f32")
 """What scores may be: they are computed in f32, and what is never stored is not rounded."""
 WIDEST = 256
@@ -47,14 +35,16 @@ class WholeAttention:
 
     def __init__(self, found: Attention) -> None:
         self.found = found
-        self.q, self.k, self.v = (_narrow(side) for side in (found.q, found.k, found.v))
-        self.rounding = _rounding(found.final)
+        self.q, self.k, self.v = (narrow(side) for side in (found.q, found.k, found.v))
+        self.rounding = rounding_of(found.final)
         self._check()
         loads = found.expressions.loads_below(found.score)
         self.more = {n: read for n, read in loads.items() if n != found.raw}
         self.operands = [self.q, self.k, self.v, *self.more.values()]
-        self.loops = _LoopDigits(found, [e for o in self.operands for e in o.entries])
-        maps = [self._map(operand) for operand in self.operands]
+        last = found.query, found.column, found.key, found.inner
+        entries = [e for o in self.operands for e in o.entries]
+        self.loops = LoopDigits(found.sizes, [*found.batch, *last], found.batch, entries)
+        maps = [map_of(self.loops, operand) for operand in self.operands]
         written = [self.loops.form(LoopIndex(_loop(e))) for e in found.writes]
         self.groups = [[loop for loop, _ in form] for form in written]
         bounds, self.inside = bounds_of(found)
@@ -90,13 +80,6 @@ class WholeAttention:
             if isinstance(node, Apply) and node.name == "arith.bitcast":
                 raise NotAttention("the scores are taken apart into bits")
 
-    def _map(self, operand: Operand) -> tuple[Form, ...]:
-        forms = tuple([self.loops.form(entry) for entry in operand.entries])
-        for form, extent in zip(forms, operand.value.type.shape):
-            if 1 + sum(by * (self.loops.sizes[loop] - 1) for loop, by in form) != extent:
-                raise NotAttention("the scores are read of parts of a tensor")
-        return forms
-
     def rewrite(self, marks: Mapping[str, ir.Attribute]) -> None:
         """Put the op in the place of the attention, and erase what it was made of. marks: its attributes."""
         found, b = self.found, OpBuilder.before(self.found.final)
@@ -118,7 +101,8 @@ class WholeAttention:
         if self.rounding is None:
             take_place(found, result)
             return
-        _move(self.rounding, result)
+        self.rounding.results[0].replace_all_uses_with(moved(self.rounding, result))
+        self.rounding.erase()
         take_place(found, b.empty(found.final.results[0].type))
 
     def _body(self, b: OpBuilder, region: ir.Region) -> None:
@@ -126,7 +110,7 @@ class WholeAttention:
         elements = [read.value.type.element_type for read in self.more.values()]
         inner, arguments = b.block(region, [found.dtype, *elements])
         given = dict(zip([found.raw, *self.more], arguments))
-        writer = _ScoreWriter(found.expressions, self.loops)
+        writer = ScoreWriter(found.expressions, self.loops)
         score = writer.write(inner, found.score, given)
         same = self.inside == found.score
         inner.op(
@@ -134,18 +118,7 @@ class WholeAttention:
         )
 
 
-def _narrow(operand: Operand) -> Operand:
-    """Return the shorter floats that an operand is made of: widening loses nothing."""
-    known = Expressions()
-    node = known.nodes[known.node(operand.value, operand.entries)]
-    if isinstance(node, Apply) and node.name == "arith.extf":
-        made = known.nodes[node.operands[0]]
-        if isinstance(made, Load) and type_text(made) in SHORT:
-            return made.access
-    return operand
-
-
-def _rounding(final: ir.Operation) -> ir.Operation | None:
+def rounding_of(final: ir.Operation) -> ir.Operation | None:
     """Return the op that alone reads a result and only rounds it to a shorter float."""
     readers = [view.operation for view in users(final.results[0])]
     if len(readers) != 1 or readers[0].name != "linalg.generic" or reductions_of(readers[0]):
@@ -159,102 +132,18 @@ def _rounding(final: ir.Operation) -> ir.Operation | None:
     return reader if whole and short and ops == ["arith.truncf", "linalg.yield"] else None
 
 
-def _move(rounding: ir.Operation, source: ir.Value) -> None:
-    """Let what rounds a tensor only move one that is rounded already."""
-    b, type_ = OpBuilder.before(rounding), rounding.results[0].type
-    maps = [attr.value for attr in rounding.attributes["indexing_maps"]]
-    kinds = [IteratorType.PARALLEL] * len(type_.shape)
-    value = source
-    if maps[0] != maps[1]:
-        value = b.generic([source], [b.empty(type_)], maps, kinds, lambda _, e: [e[0]]).result
-    rounding.results[0].replace_all_uses_with(value)
-    rounding.erase()
+def moved(op: ir.Operation, source: ir.Value) -> ir.Value:
+    """Return what an op that only rounds or moves a tensor makes of one that is rounded already."""
+    b, shape = OpBuilder.before(op), op.results[0].type.shape
+    maps = [attr.value for attr in op.attributes["indexing_maps"]]
+    if maps[0] == maps[1]:
+        return source
+    into = b.empty(tensor_type(shape, source.type.element_type))
+    kinds = [IteratorType.PARALLEL] * len(shape)
+    return b.generic([source], [into], maps, kinds, lambda _, e: [e[0]]).result
 
 
 def _loop(entry: Coordinate) -> int:
     if not isinstance(entry, LoopIndex):
         raise NotAttention("the scores are of a result with a dim of one element")
     return entry.loop
-
-
-class _LoopDigits:
-    """Number the loops of the op: those of the batch, some of them cut in digits, query, column, key and inner."""
-
-    def __init__(self, found: Attention, entries: Iterable[Coordinate]) -> None:
-        cuts: dict[int, set[int]] = {loop: {1} for loop in found.batch}
-        for entry in entries:
-            self._collect(entry, cuts)
-        self.sizes: list[int] = []
-        self.digits: dict[int, list[tuple[int, int]]] = {}  # loop: its new loops and their weights
-        for loop, weights in cuts.items():
-            ends = [*sorted(weights), found.sizes[loop]] if found.sizes[loop] > 1 else [1, 1]
-            pairs = list(pairwise(dict.fromkeys(ends))) or [(1, 1)]
-            if any(end % weight for weight, end in pairs):
-                raise NotAttention("the scores are read by reshapes that do not fit together")
-            own = []
-            for weight, end in reversed(pairs):
-                own.append((len(self.sizes), weight))
-                self.sizes.append(end // weight)
-            self.digits[loop] = own
-        for loop in (found.query, found.column, found.key, found.inner):
-            self.digits[loop] = [(len(self.sizes), 1)]
-            self.sizes.append(found.sizes[loop])
-
-    def _collect(self, entry: Coordinate, cuts: dict[int, set[int]]) -> None:
-        """Note where digits of a loop begin."""
-        if isinstance(entry, Weighted):
-            for part, _ in entry.parts:
-                self._collect(part, cuts)
-        elif isinstance(entry, Quotient | Remainder):
-            loop, weight, end = _digit(entry)
-            if loop not in cuts:
-                raise NotAttention("the scores are read by a reshape that cuts through rows")
-            cuts[loop] |= {weight, *([end] if end else [])}
-
-    def form(self, entry: Coordinate) -> Form:
-        """Return a coordinate as a sum of the op's loops."""
-        if isinstance(entry, Fixed):
-            if entry.number:
-                raise NotAttention("the scores are read of parts of a tensor")
-            return ()
-        if isinstance(entry, LoopIndex):
-            return tuple(self.digits[entry.loop])
-        if isinstance(entry, Weighted):
-            return tuple((d, by * f) for part, f in entry.parts for d, by in self.form(part))
-        loop, weight, end = _digit(entry)
-        own = [(d, w) for d, w in self.digits[loop] if w >= weight and not (end and w >= end)]
-        return tuple((d, w // weight) for d, w in own)
-
-
-def _digit(entry: Quotient | Remainder) -> tuple[int, int, int]:
-    """Return loop, weight and end of a digit: (loop % end) // weight; an end of 0 is that of the loop."""
-    end, weight, of = 0, 1, entry
-    if isinstance(of, Remainder):
-        end, inner = of.divisor, of.of
-        if isinstance(inner, LoopIndex):
-            return inner.loop, 1, end
-        if not isinstance(inner, Quotient):
-            raise NotAttention("the scores are read by a reshape of a reshape")
-        of = inner
-    weight, source = of.divisor, of.of
-    if not isinstance(source, LoopIndex):
-        raise NotAttention("the scores are read by a reshape of a reshape")
-    return source.loop, weight, end * weight
-
-
-class _ScoreWriter(BodyWriter):
-    """Write scores into the body of the op."""
-
-    def __init__(self, expressions: Expressions, loops: _LoopDigits) -> None:
-        super().__init__(expressions, [], {})
-        self._own = loops
-
-    def _index(self, b: OpBuilder, entry: Coordinate) -> ir.Value:
-        count, form = len(self._own.sizes), self._own.form(entry)
-        total = b.index(0) if not form else None
-        for loop, factor in form:
-            map_ = ir.AffineMap.get(count, 0, [ir.AffineDimExpr.get(loop)])
-            at = b.one("mw.index", ir.IndexType.get(), map=ir.AffineMapAttr.get(map_))
-            part = b.times(at, factor)
-            total = part if total is None else b.binary("addi", total, part)
-        return total

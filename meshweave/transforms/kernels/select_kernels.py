@@ -41,6 +41,7 @@ from meshweave.transforms.attention import whole
 from meshweave.transforms.attention.backward import Backward, backward_of, matrix_bytes
 from meshweave.transforms.attention.flash import rewrite
 from meshweave.transforms.attention.match import Attention, match, score_bytes
+from meshweave.transforms.attention.reduced import ReducedBackward
 from meshweave.transforms.attention.softmax import NotAttention
 from meshweave.transforms.attention.strips import rewrite_backward
 from meshweave.transforms.base import Pass, at, erase_unused, ops_of
@@ -293,7 +294,7 @@ def _flash(
         return rows, {}
     made = generic_copy(module)
     attentions, refused = _attentions(made, target)
-    backwards = [] if target == "gpu" else _backwards(made, refused)
+    backwards = _backwards(made, refused, target)
     every: list[Attention | Backward] = [*attentions, *backwards]
     if any(_may(found, asked) for found in every):
         take_over(module, made)
@@ -301,10 +302,14 @@ def _flash(
         for found in reversed(_attentions(module, target)[0]):
             if _may(found, asked):
                 rows.insert(0, _rewritten(found, asked, cache, target))
-        for begin in [found.begin for found in _backwards(module, {})] if backwards else []:
-            backward = backward_of(begin)  # anew: what it reads may have been replaced
+        left = _backwards(module, {}, target) if backwards else []
+        for begin in [found.begin for found in left]:
+            backward = _backward(begin, target)  # anew: what it reads may have been replaced
             if backward is not None and _may(backward, asked):
-                rows.append(_in_strips(backward, asked, cache))
+                made_as = (
+                    _reduced(backward) if target == "gpu" else _in_strips(backward, asked, cache)
+                )
+                rows.append(made_as)
         erase_unused(module, "linalg.generic", "tensor.empty")
     return rows, refused
 
@@ -314,12 +319,23 @@ def _may(found: Attention | Backward, asked: Askings) -> bool:
     return all(asked.of(op).allows("flash") for op in found.ops)
 
 
-def _backwards(module: ir.Module, refused: dict[str, str]) -> list[Backward]:
+def _backward(op: ir.Operation, target: str) -> Backward | None:
+    """Return the backward of an attention that begins with `op`, of a form that the target has kernels for."""
+    if target != "gpu":
+        return backward_of(op)
+    found = backward_of(op, whole.SCORES, 0)
+    if found is not None:
+        ReducedBackward(found)
+    return found
+
+
+def _backwards(module: ir.Module, refused: dict[str, str], target: str) -> list[Backward]:
     """Return the backwards of attentions in a module of generics. refused: as of `_attentions`, added to."""
     found: list[Backward] = []
     for op in ops_of(module, "linalg.generic"):
         try:
-            backward = None if KERNEL in op.operation.attributes else backward_of(op.operation)
+            taken = KERNEL in op.operation.attributes
+            backward = None if taken else _backward(op.operation, target)
         except NotAttention as error:
             refused.setdefault(location_text(op), str(error))
             continue
@@ -365,6 +381,20 @@ def _in_strips(found: Backward, asked: Askings, cache: int) -> Row:
     return Row(f"backward of an attention at {where}", "flash", why)
 
 
+def _reduced(found: Backward) -> Row:
+    """Make ops that have kernels of a backward."""
+    saved, where = matrix_bytes(found), location_text(found.begin)
+    ReducedBackward(found).rewrite(_flash_marks(found.begin))
+    why = f"the fastest there is: matrices of {saved} bytes are never made"
+    return Row(f"backward of an attention at {where}", "flash", why)
+
+
+def _flash_marks(op: ir.Operation) -> dict[str, ir.Attribute]:
+    """Return the attributes of an op that takes the place of `op`."""
+    marks = {KERNEL: ir.StringAttr.get("flash")}
+    return {**marks, OP: op.attributes[OP]} if OP in op.attributes else marks
+
+
 def _marks(op: ir.Operation, asked: Askings) -> tuple[dict[str, ir.Attribute], str]:
     """Return the attributes of the parts of an attention, and the kernel of those that are products."""
     mine = asked.of(op)
@@ -379,10 +409,7 @@ def _marks(op: ir.Operation, asked: Askings) -> tuple[dict[str, ir.Attribute], s
 def _made_whole(found: Attention) -> Row:
     """Make one op of an attention."""
     saved, where = score_bytes(found), location_text(found.final)
-    marks = {KERNEL: ir.StringAttr.get("flash")}
-    if OP in found.final.attributes:
-        marks[OP] = found.final.attributes[OP]
-    whole.suitable(found).rewrite(marks)
+    whole.suitable(found).rewrite(_flash_marks(found.final))
     return Row(
         f"attention at {where}",
         "flash",

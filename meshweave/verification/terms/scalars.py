@@ -34,7 +34,7 @@ from meshweave.verification.terms.masks import as_place
 from meshweave.verification.terms.nodes import NODE, in_order, is_neutral, plain
 from meshweave.verification.terms.pieces import by_place, guarded
 from meshweave.verification.terms.products import exponential, product
-from meshweave.verification.terms.reductions import combine, in_turn, reduce
+from meshweave.verification.terms.reductions import combine, in_turn, operands_of, reduce
 from meshweave.verification.terms.terms import (
     Term,
     Terms,
@@ -50,7 +50,7 @@ _EXACT: dict[str, Callable[..., int]] = {
     "arith.subi": operator.sub,
     "arith.muli": operator.mul,
 }
-_LOOKED_INTO = ("arith.select", "arith.cmpi", "arith.andi", "arith.ori")
+_LOOKED_INTO = ("arith.select", "arith.cmpi", "arith.andi", "arith.ori", "arith.truncf")
 """Ops with rules that hold for what is no number and no place."""
 _RULED = (*_LOOKED_INTO, "reduce", "product")
 _CASTS = ("arith.index_cast", "arith.index_castui")
@@ -123,6 +123,10 @@ def _special(
         return _index_sum(terms, name, reads)
     if name in ("arith.andi", "arith.ori") and type_ == "i1":
         return _logic(terms, name, reads)
+    if name == "arith.truncf":  # a float that was lengthened is what it was
+        for short in operands_of(terms, "arith.extf", reads[0]):
+            if terms.nodes[short.node].type == type_:
+                return short
     made = _algebra(terms, name, detail, type_, reads) if terms.algebra else None
     if made is not None:
         return made

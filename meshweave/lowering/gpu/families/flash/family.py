@@ -9,8 +9,11 @@ from meshweave.errors import CompileError
 from meshweave.lowering.buffers.steps import Root
 from meshweave.lowering.gpu.facts import MOST, Facts
 from meshweave.lowering.gpu.families.flash.join import joining_kernel
-from meshweave.lowering.gpu.families.flash.kernel import KEYS, FlashKernel, PartLayout
+from meshweave.lowering.gpu.families.flash.kernel import FlashKernel, PartLayout
+from meshweave.lowering.gpu.families.flash.masks import KEYS
 from meshweave.lowering.gpu.families.flash.nest import AttentionNest, attention_of
+from meshweave.lowering.gpu.families.flash.reduced import SumsKernel
+from meshweave.lowering.gpu.families.flash.sums import sums_of
 from meshweave.lowering.gpu.families.pieces import SCRATCH
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.nests.bind import Pointed, Pointers
@@ -41,16 +44,20 @@ class SplitAttention(KernelUnit):
 
 def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None:
     """Return the kernel of a unit that is an attention, or a half of one, else None."""
-    attention = attention_of(unit.nests[0])
-    if attention is None:
+    attention, sums = attention_of(unit.nests[0]), sums_of(unit.nests[0])
+    if attention is None and sums is None:
         return None
     chip = CHIPS[target.chip]
     if not chip.tensor_cores:
         raise CompileError(f"chip {target.chip} has no kernel of {_WITHOUT}", unit.where)
-    if isinstance(unit, SplitAttention) and unit.joins:
+    if attention is None:
+        assert sums is not None, "it is one of the two"
+        kernel = SumsKernel(unit, sums, facts).kernel()
+    elif isinstance(unit, SplitAttention) and unit.joins:
         return joining_kernel(unit, attention, facts, unit.pieces)
-    pieces = unit.pieces if isinstance(unit, SplitAttention) else 0
-    kernel = FlashKernel(unit, attention, facts, pieces).kernel()
+    else:
+        pieces = unit.pieces if isinstance(unit, SplitAttention) else 0
+        kernel = FlashKernel(unit, attention, facts, pieces).kernel()
     if kernel.shared_bytes > chip.shared_bytes:
         raise CompileError(
             f"chip {target.chip}: a block has {chip.shared_bytes} bytes of shared memory, of {kernel.shared_bytes} for "

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from meshweave.hints.fast_paths import DETERMINISTIC
 from meshweave.lowering.gpu.facts import Facts
-from meshweave.lowering.gpu.families.flash.nest import AttentionNest, Bound
+from meshweave.lowering.gpu.families.flash.masks import KEYS, TileMasks
+from meshweave.lowering.gpu.families.flash.nest import AttentionNest
 from meshweave.lowering.gpu.families.gemm.fragments import STEP, Fragments
 from meshweave.lowering.gpu.families.gemm.kernel import ProductKernel
 from meshweave.lowering.gpu.families.gemm.tiles import DEPTH, OperandTile, source_of
@@ -33,7 +34,6 @@ THREADS = 128
 WARPS = THREADS // 32
 STAGES = 2
 NBYTES = 2  # of an element of Q, K, V
-KEYS = DEPTH // NBYTES  # of a tile
 WIDE = 64  # columns above which a warp has room for 16 rows only
 HALF = 128  # columns of a tile of V, at most; elements of depth that a thread has room for as fragments of Q
 _WIDTHS = (16, 32, 64, HALF, 2 * HALF)  # of the columns, a tile or two of V
@@ -103,6 +103,7 @@ class FlashKernel(ProductKernel):
         if any(upper for upper, _, _ in attention.bounds):  # the longest first
             number = writer.constant(self.grid_m - 1) - number
         self.first_m = number * rows
+        self.masks = TileMasks(writer, attention.bounds, attention.keys, self.first_m, rows)
         products = attention.scores, attention.values
         self.q, self.k = (
             source_of(products[0], each, facts.alignments, NBYTES)
@@ -135,7 +136,9 @@ class FlashKernel(ProductKernel):
             place = writer.shared(panel * self.q_tile.nbytes)
             self.q_tile.copy(writer.constant(panel), place)
         writer.commit_copies()
-        writer.where(self._any(first, last), lambda: self._copy(first, writer.constant(0)))
+        certain = not self.attention.bounds and not self.pieces
+        there = None if certain else writer.compare("slt", first, last)
+        writer.where(there, lambda: self._copy(first, writer.constant(0)))
         writer.commit_copies()
         writer.wait_copies(1)
         writer.barrier()
@@ -166,54 +169,16 @@ class FlashKernel(ProductKernel):
             list(held[:count]), list(held[count : count + self.pairs]), list(held[count + self.pairs :])
         )  # fmt: skip
 
-    # Which tiles of keys.
-
     def _limits(self) -> tuple[Value, Value]:
-        """Return the first tile of keys, and the one behind the last, that masks leave anything of."""
+        """Return the first tile of keys of this block, and the one behind the last."""
         writer = self.writer
-        first, last = writer.constant(0), writer.constant(-(-self.attention.keys // KEYS))
-        for bound in self.attention.bounds:
-            edge = self._clamped(self._edge(bound, most=bound[0]) + int(bound[0]))
-            if bound[0]:
-                last = writer.least(last, (edge + (KEYS - 1)) // KEYS)
-            else:
-                first = writer.most(first, edge // KEYS)
+        first, last = self.masks.limits()
         if self.pieces:
             tiles = -(-self.attention.keys // KEYS)
             each = -(-tiles // self.pieces)
             first = writer.most(first, self.piece * each)
             last = writer.least(last, (self.piece + 1) * each)
         return first, last
-
-    def _any(self, first: Value, last: Value) -> Guard:
-        certain = not self.attention.bounds and not self.pieces
-        return None if certain else self.writer.compare("slt", first, last)
-
-    def _edge(self, bound: Bound, most: bool) -> Value:
-        """Return the largest (or smallest) key of a bound over this block's queries."""
-        _, slope, offset = bound
-        last = self.tile_rows - 1 if (slope > 0) == most else 0
-        return (self.first_m + last) * slope + offset
-
-    def _clamped(self, key: Value) -> Value:
-        """Return a number of keys that is at least 0 and at most all."""
-        writer = self.writer
-        return writer.least(writer.most(key, 0), self.attention.keys)
-
-    def _cut(self, number: Value) -> Guard:
-        """Return whether some scores of a tile of keys are masked or do not exist; None for never."""
-        writer, cut = self.writer, None
-        if self.attention.keys % KEYS:
-            cut = writer.compare("eq", number, self.attention.keys // KEYS)
-        for bound in self.attention.bounds:
-            edge = self._edge(bound, most=not bound[0])
-            start = number * KEYS
-            if bound[0]:
-                beyond = writer.compare("sgt", start + (KEYS - 1), edge)
-            else:
-                beyond = writer.compare("slt", start, edge)
-            cut = beyond if cut is None else cut | beyond
-        return cut
 
     # One tile of keys.
 
@@ -270,7 +235,7 @@ class FlashKernel(ProductKernel):
             from_ = writer.offset(place, panel * self.k_bytes)
             columns = self.lanes.columns(tile, from_, self.first_key, self.warp_keys, rest)
             sums = self.lanes.multiply(rows, columns, sums)
-        cut, attention = self._cut(number), self.attention
+        cut, attention = self.masks.cut(number), self.attention
         if cut is None:
             return self._made(number, sums, attention.score, masked=False)
         return writer.if_(

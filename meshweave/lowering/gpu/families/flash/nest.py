@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from meshweave.ir.attention import SCORES, WEIGHTED
 from meshweave.ir.bindings import ir
 from meshweave.ir.expressions import Apply, Constant, Index, Load, inputs, is_number, needed
+from meshweave.ir.scores.attention import SCORES, WEIGHTED
 from meshweave.lowering.gpu.families.products import Contraction, LoopGroup, ProductOperand
 from meshweave.lowering.nests.bind import Access, LoopNest, NestNode, loops_of
 
@@ -52,14 +52,14 @@ def attention_of(nest: LoopNest) -> AttentionNest | None:
         return None
     score, inside, v, query = last.operands
     raw = next(k for k in needed(nest.code, [score, inside]) if _adds_up(nest.code[k]))
-    operands = [_loaded(nest, n) for n in (*inputs(nest.code[raw]), v)]
+    operands = [loaded(nest, n) for n in (*inputs(nest.code[raw]), v)]
     loops = _loops(nest, last, score, [load.access for load in operands])
-    bounds = _bounds(last) if _runs_with(nest.code[query], loops["m"]) else ()
+    bounds = bounds_of(last) if _runs_with(nest.code[query], loops["m"]) else ()
     names = [name for name, dims in loops.items() if not dims and name != "batch"]
     for number, name in enumerate(names):
         loops[name] = [len(nest.sizes) + number]
-    nest = _with_loops(nest, [name in ("key", "inner") for name in names])
-    a, b, c = (_loaded(nest, n).access for n in (*inputs(nest.code[raw]), v))
+    nest = with_loops(nest, [name in ("key", "inner") for name in names])
+    a, b, c = (loaded(nest, n).access for n in (*inputs(nest.code[raw]), v))
     batch, rows, columns, keys, inner = (
         LoopGroup(tuple(loops[name]), tuple([nest.sizes[d] for d in loops[name]]))
         for name in ("batch", "m", "n", "key", "inner")
@@ -80,13 +80,15 @@ def _adds_up(node: NestNode) -> bool:
     return isinstance(node, Apply) and node.name == SCORES
 
 
-def _loaded(nest: LoopNest, number: int) -> Load[Access]:
+def loaded(nest: LoopNest, number: int) -> Load[Access]:
+    """Return the node that loads an operand of a product."""
     node = nest.code[number]
     assert isinstance(node, Load), "q, k and v are loaded"
     return node
 
 
-def _bounds(last: Apply) -> tuple[Bound, ...]:
+def bounds_of(last: Apply) -> tuple[Bound, ...]:
+    """Return the bounds that the last node of a nest has."""
     numbers = list(last.attribute("bounds") or ())
     return tuple([(bool(u), s, o) for u, s, o in zip(numbers[::3], numbers[1::3], numbers[2::3])])
 
@@ -123,7 +125,7 @@ def _loops(
     return {**found, "batch": [d for d in nest.parallel if d not in alone]}
 
 
-def _with_loops(nest: LoopNest, reducing: Sequence[bool]) -> LoopNest:
+def with_loops(nest: LoopNest, reducing: Sequence[bool]) -> LoopNest:
     """Return the nest with loops of one trip behind the others, of which some reduce."""
     none, count = (0,) * len(reducing), len(nest.sizes)
 

@@ -54,7 +54,7 @@ class AttentionForm:
     def attributes(self) -> dict[str, ir.Attribute]:
         """Return the attributes of the op."""
         count = len(self.sizes)
-        maps = [ir.AffineMap.get(count, 0, [_expr(form) for form in forms]) for forms in self.maps]
+        maps = [affine_form(count, forms) for forms in self.maps]
         flat = [number for bound in self.bounds for number in bound]
         found: dict[str, ir.Attribute] = {
             "maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(m) for m in maps]),
@@ -75,6 +75,11 @@ def form_of(expr: ir.AffineExpr) -> Form:
         return tuple((loop, factor * expr.rhs.value) for loop, factor in form_of(expr.lhs))
     assert isinstance(expr, ir.AffineConstantExpr) and expr.value == 0, f"{expr} is no sum of loops"
     return ()
+
+
+def affine_form(count: int, forms: Sequence[Form]) -> ir.AffineMap:
+    """Return the affine map of so many loops with these forms."""
+    return ir.AffineMap.get(count, 0, [_expr(form) for form in forms])
 
 
 def _expr(form: Form) -> ir.AffineExpr:
@@ -137,42 +142,20 @@ def _body(op: ir.Operation) -> Evaluate:
 
 def spelled(op: ir.Operation, b: OpBuilder, operands: Sequence[ir.Value]) -> ir.Value:
     """Write what an `mw.attention` of these operands means as linalg ops; return the result."""
-    return _Speller(op, b, operands).result()
+    return _AttentionSpeller(op, b, operands).result()
 
 
-class _Speller:
-    def __init__(self, op: ir.Operation, b: OpBuilder, operands: Sequence[ir.Value]) -> None:
-        self.op, self.b, self.operands, self.form = op, b, operands, AttentionForm.of(op)
-        self.query = self.form.query
-        self.batch = list(range(self.query))
-        self.dtype = body_of(op).arguments[0].type  # of the scores
+class LoopSpeller:
+    """Write ops over the loops of an op whose `maps` say how its operands are read. dtype: of the scores."""
 
-    def result(self) -> ir.Value:
-        query, _, key, inner = range(self.query, self.query + LAST)
-        rows, matrix = [*self.batch, query], [*self.batch, query, key]
-        q, k, v, *more = range(len(self.operands))
-        raw = self._generic([*matrix, inner], [q, k], matrix, 0.0, self._multiply_add)
-        scores = self._generic(matrix, more, matrix, None, self._score, [(raw, matrix)])
-        most = self._generic(
-            matrix, [], rows, -inf, lambda b, e: b.binary("maximumf", *e), [(scores, matrix)]
-        )
-        pair = [(scores, matrix), (most, rows)]
-        shares = self._generic(matrix, [], matrix, None, _exp_below, pair)
-        total = self._generic(
-            matrix, [], rows, 0.0, lambda b, e: b.binary("addf", e[1], e[0]), [(shares, matrix)]
-        )
-        pair = [(shares, matrix), (total, rows)]
-        weights = self._generic(matrix, [], matrix, None, self._divide, pair, self.form.rounded)
-        out = [loop for ((loop, _),) in self.form.maps[-1]]
-        made = self._generic([*out, key], [v], out, 0.0, self._add_weighted, [(weights, matrix)])
-        type_ = self.op.results[0].type.element_type
-        if type_ == self.dtype:
-            return made
-        return self._generic(
-            out, [], out, None, lambda b, e: _resized(b, e[0], type_), [(made, out)], type_
-        )
+    def __init__(
+        self, op: ir.Operation, b: OpBuilder, operands: Sequence[ir.Value], sizes: Sequence[int],
+        maps: Sequence[tuple[Form, ...]], dtype: ir.Type,
+    ) -> None:  # fmt: skip
+        self.op, self.b, self.operands = op, b, operands
+        self.sizes, self.maps, self.dtype = sizes, maps, dtype
 
-    def _generic(
+    def generic(
         self, loops: Sequence[int], numbers: Sequence[int], writes: Sequence[int],
         start: float | None, body: Callable[[OpBuilder, list[ir.Value]], ir.Value],
         first: Sequence[tuple[ir.Value, Sequence[int]]] = (), element: ir.Type | None = None,
@@ -182,10 +165,10 @@ class _Speller:
         count, type_ = len(loops), element or self.dtype
         maps = [dims_map(count, [place[d] for d in dims]) for _, dims in first]
         for number in numbers:
-            forms = [tuple((place[d], by) for d, by in form) for form in self.form.maps[number]]
-            maps.append(ir.AffineMap.get(count, 0, [_expr(form) for form in forms]))
+            forms = [tuple((place[d], by) for d, by in form) for form in self.maps[number]]
+            maps.append(affine_form(count, forms))
         maps.append(dims_map(count, [place[d] for d in writes]))
-        kind = tensor_type([self.form.sizes[d] for d in writes], type_)
+        kind = tensor_type([self.sizes[d] for d in writes], type_)
         if start is None:
             into = self.b.empty(kind)
         else:
@@ -195,14 +178,54 @@ class _Speller:
         made = self.b.generic(inputs, [into], maps, kinds, lambda b, e: [body(b, e)])
         return made.result
 
-    def _multiply_add(self, b: OpBuilder, elements: list[ir.Value]) -> ir.Value:
+    def multiply_add(self, b: OpBuilder, elements: list[ir.Value]) -> ir.Value:
+        """Write the body of a product."""
         left, right, out = elements
-        left, right = (_resized(b, value, self.dtype) for value in (left, right))
+        left, right = (resized(b, value, self.dtype) for value in (left, right))
         return b.binary("addf", out, b.binary("mulf", left, right))
 
+    def body(self, b: OpBuilder, elements: list[ir.Value], matrix: Sequence[int]) -> ir.Value:
+        """Write what the op's body yields first, in an op over the loops `matrix`."""
+        types = [argument.type for argument in body_of(self.op).arguments]
+        given = [resized(b, value, type_) for value, type_ in zip(elements, types)]
+        return _body(self.op)(b, given, lambda loop: b.loop_index(matrix.index(loop)))
+
+
+class _AttentionSpeller(LoopSpeller):
+    def __init__(self, op: ir.Operation, b: OpBuilder, operands: Sequence[ir.Value]) -> None:
+        self.form = AttentionForm.of(op)
+        dtype = body_of(op).arguments[0].type
+        super().__init__(op, b, operands, self.form.sizes, self.form.maps, dtype)
+        self.query = self.form.query
+        self.batch = list(range(self.query))
+
+    def result(self) -> ir.Value:
+        query, _, key, inner = range(self.query, self.query + LAST)
+        rows, matrix = [*self.batch, query], [*self.batch, query, key]
+        q, k, v, *more = range(len(self.operands))
+        raw = self.generic([*matrix, inner], [q, k], matrix, 0.0, self.multiply_add)
+        scores = self.generic(matrix, more, matrix, None, self._score, [(raw, matrix)])
+        most = self.generic(
+            matrix, [], rows, -inf, lambda b, e: b.binary("maximumf", *e), [(scores, matrix)]
+        )
+        pair = [(scores, matrix), (most, rows)]
+        shares = self.generic(matrix, [], matrix, None, _exp_below, pair)
+        total = self.generic(
+            matrix, [], rows, 0.0, lambda b, e: b.binary("addf", e[1], e[0]), [(shares, matrix)]
+        )
+        pair = [(shares, matrix), (total, rows)]
+        weights = self.generic(matrix, [], matrix, None, self._divide, pair, self.form.rounded)
+        out = [loop for ((loop, _),) in self.form.maps[-1]]
+        made = self.generic([*out, key], [v], out, 0.0, self._add_weighted, [(weights, matrix)])
+        type_ = self.op.results[0].type.element_type
+        if type_ == self.dtype:
+            return made
+        return self.generic(
+            out, [], out, None, lambda b, e: resized(b, e[0], type_), [(made, out)], type_
+        )
+
     def _score(self, b: OpBuilder, elements: list[ir.Value]) -> ir.Value:
-        matrix = [*self.batch, self.query, self.query + 2]
-        return _body(self.op)(b, elements[:-1], lambda loop: b.loop_index(matrix.index(loop)))
+        return self.body(b, elements[:-1], [*self.batch, self.query, self.query + 2])
 
     def _divide(self, b: OpBuilder, elements: list[ir.Value]) -> ir.Value:
         share, total, _ = elements
@@ -210,17 +233,17 @@ class _Speller:
             zero, one = (b.constant(ir.FloatAttr.get(total.type, n)) for n in (0.0, 1.0))
             none = b.compare(arith.CmpFPredicate.OEQ, total, zero)
             total = b.select(none, one, total)
-        return _resized(b, b.binary("divf", share, total), self.form.rounded)
+        return resized(b, b.binary("divf", share, total), self.form.rounded)
 
     def _add_weighted(self, b: OpBuilder, elements: list[ir.Value]) -> ir.Value:
         weight, value, out = elements
-        weight, value = (_resized(b, v, out.type) for v in (weight, value))
+        weight, value = (resized(b, v, out.type) for v in (weight, value))
         return b.binary("addf", out, b.binary("mulf", weight, value))
 
 
-def _resized(b: OpBuilder, value: ir.Value, type_: ir.Type) -> ir.Value:
+def resized(b: OpBuilder, value: ir.Value, type_: ir.Type) -> ir.Value:
     """Return a float as another float type."""
-    if value.type == type_:
+    if value.type == type_ or not isinstance(type_, ir.FloatType):
         return value
     return b.one("arith.extf" if value.type.width < type_.width else "arith.truncf", type_, value)
 
