@@ -94,7 +94,12 @@ def outputs_of(captured: GraphModule) -> tuple[list[OutputSource], list[Result]]
             outputs.append(_of_argument(given.index(base), base, node))
         elif base.op == "placeholder":
             outputs.append(OutputSource(make=_making(captured, node)))
-        elif shared.count(memory) > 1 and _known(base) and (base is node or _view(base, node)):
+        elif (
+            memory is not None
+            and shared.count(memory) > 1
+            and _known(base)
+            and (base is node or _view(base, node))
+        ):
             strides = base.meta["example_value"].stride()
             view = None if base is node else _view(base, node)
             outputs.append(OutputSource(result=_number(results, Result(base, strides)), view=view))
@@ -136,6 +141,8 @@ _WRITING = {
 def _of_argument(number: int, base: Node, node: Node) -> OutputSource:
     """Return an output that lies in an argument, which the graph may write: it cannot be made a second time."""
     whole, part = base.meta["example_value"], node.meta["example_value"]
+    if base is node:  # a tensor, or a size that a call chooses
+        return OutputSource(argument=number)
     ends = [(v.dtype, v.shape, v.stride(), v.storage_offset()) for v in (whole, part)]
     view = None if ends[0] == ends[1] else _view(base, node)
     if ends[0] != ends[1] and view is None:

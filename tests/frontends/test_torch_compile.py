@@ -140,6 +140,22 @@ def test_floats_are_read_in_each_call(mesh: str | None, kind: Any) -> None:
     assert compiler.cache_info() == (4, 1, 1)
 
 
+def test_a_size_is_returned_beside_a_cache_that_is_written() -> None:
+    """As a decoder whose cache holds its own places does."""
+
+    def step(cache: Any, x: Any, places: Any) -> Any:
+        cache.index_copy_(0, places, x)
+        return cache.sum(0), x.shape[0], 2 * x.shape[0]
+
+    fast = torch.compile(step, backend=mw.torch_backend(), dynamic=True)
+    for size in (3, 5, 3):
+        x, places = torch.randn(size, 4), torch.arange(size) + 1
+        mine, own = torch.zeros(8, 4), torch.zeros(8, 4)
+        found, wanted = fast(mine, x, places), step(own, x, places)
+        assert found[1:] == wanted[1:] == (size, 2 * size)
+        assert torch.equal(mine, own) and torch.allclose(found[0], wanted[0], atol=1e-6)
+
+
 def test_floats_that_change_a_dtype_are_numbers_of_a_program() -> None:
     compiler, x = mw.torch_backend(), torch.arange(6)
     fast = torch.compile(lambda x, by: x * by, backend=compiler, dynamic=True)

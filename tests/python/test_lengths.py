@@ -695,3 +695,30 @@ def test_a_least_size_is_one_that_the_bound_has() -> None:
     for least in (0, 9, True, "2"):
         with pytest.raises(UsageError, match="a number from 1 to 8 is right"):
             mw.Dim("n", max=8, min=least)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "layouts"),
+    [(None, None), ("x=2", ("[x, _]", None, None)), ("dp=2, tp=2", ("[dp, tp]", "[dp, _]", None))],
+)
+def test_as_many_rows_are_put_as_there_are(mesh: str | None, layouts: Any) -> None:
+    """Into state of a fixed size, in place; rows and places behind the end, of an earlier call, are not."""
+
+    def kept(state: Any, rows: Any, places: Any) -> Any:
+        return state.at[places].set(rows), mw.zeros((12, 4)).at[places].add(rows)
+
+    jitted = mw.jit(kept, mesh=mesh, in_layouts=layouts, donate=("state",))
+    kinds = mw.ShapeDtype((12, 4), "f32"), mw.ShapeDtype((N, 4), "f32"), mw.ShapeDtype((N,), "i32")
+    program = jitted.lower(*kinds).compile()
+    assert program.program.outputs[0].takes == 0
+    program(numbers(12, 4), np.full((MOST, 4), np.nan, np.float32), np.arange(MOST, dtype=np.int32))
+    for size in SIZES:
+        state, rows = numbers(12, 4), numbers(size, 4)
+        places = np.random.default_rng(size).permutation(12)[:size].astype(np.int32)
+        sums = np.zeros_like(state)
+        np.add.at(sums, places, rows)
+        wanted = state.copy()
+        wanted[places] = rows
+        for found, right in zip(program(state, rows, places), (wanted, sums), strict=True):
+            np.testing.assert_allclose(np.asarray(found), right, atol=1e-6, err_msg=f"n={size}")
+    jitted.close()

@@ -22,8 +22,15 @@ from meshweave.ir.build import (
     static_strides,
     tensor_type,
 )
-from meshweave.ir.ops import body_of, functions_of, producer, terminator
+from meshweave.ir.ops import (
+    body_of,
+    clone_body,
+    functions_of,
+    producer,
+    terminator,
+)
 from meshweave.ir.scans import Scan
+from meshweave.ir.scatters import SCATTER, Scatter, scatter
 from meshweave.layout.factors import JOINED, ORDERED, PARALLEL, REDUCTION, Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.lengths import Dim, Formula, SizesOfDim
@@ -31,7 +38,9 @@ from meshweave.transforms.base import at, fail, port_attrs, set_port_attrs, walk
 from meshweave.transforms.lengths.apart import CONTROL, Rows, SizesApart, is_merged
 from meshweave.transforms.lengths.family import CountedConstant, Family
 from meshweave.transforms.partitioning.masking import mask
+from meshweave.transforms.propagation.bodies import body_of as stepped
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
+from meshweave.transforms.propagation.padding import padding_safe
 from meshweave.transforms.propagation.rules import RuleTable
 
 _FREE = ("tensor.empty", "arith.constant", "dist.constrain")
@@ -102,9 +111,14 @@ def mask_lengths(module: ir.Module, family: Family) -> list[list[SizesOfDim]]:
         ends = _arguments(main, family)
         rules = RuleTable()
         kept, results = _apart(main, rules, family, ends)
+        old: list[ir.Operation] = []
         for op in walk(main):
-            if not op.name.startswith((*CONTROL, *_FREE)) and kept.isdisjoint(op.results):
+            if op.name == SCATTER:
+                old += [op] if _scatter(op, family, ends) else []
+            elif not op.name.startswith((*CONTROL, *_FREE)) and kept.isdisjoint(op.results):
                 _mask(op, rules, family, ends)
+        for op in old:  # whose bodies the walk has seen
+            op.erase()
         for constant in family.constants:
             _computed(constant, ends)
         return results
@@ -232,11 +246,7 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends) -> Non
             _refuse(op, formula)
         bounds[factor] = ends.of(formula)
     if not rule.padding_safe:
-        fail(
-            op,
-            f"{op.name}: it would divide by, or read at, what lies behind the end of "
-            f"{_named(found)}: that is not masked yet",
-        )
+        _refuse_unsafe(op, found)
     if bounds:
         mask(op, bounds)
 
@@ -361,6 +371,52 @@ def _insert(op: ir.Operation, family: Family, ends: Ends) -> None:
     family.shapes[whole] = family.shape(made)
 
 
+def _scatter(op: ir.Operation, family: Family, ends: Ends) -> bool:
+    """Let the rounds of a scatter end where a size does, by another one; tell whether there is that."""
+    what, found = Scatter(op), dict[int, Formula]()
+    for value, row in zip([*what.inputs, *what.starts], [*what.rows, *[what.to] * what.count]):
+        for loop, formula in zip(row, family.shape(value)):
+            if not formula.terms:
+                continue
+            if loop >= len(what.sizes) or not formula.is_sum(family.dims):
+                _refuse(op, formula, "rows may be as many, not where they are put")
+            if found.setdefault(loop, formula) != formula:
+                fail(op, f"{op.name}: {found[loop]} and {formula} meet: they may be two sizes")
+    bounds = {loop: ends.of(formula) for loop, formula in found.items() if loop not in what.to}
+    if found and not padding_safe(stepped(op)):
+        _refuse_unsafe(op, found)
+    if not bounds:
+        return False
+    b = OpBuilder.before(op)
+    flags = [_flags(b, size, what.sizes[loop]) for loop, size in bounds.items()]
+    family.shapes.update({flag: (found[loop],) for loop, flag in zip(bounds, flags)})
+
+    def update(
+        inner: OpBuilder, loops: list[ir.Value], given: list[ir.Value], there: list[ir.Value]
+    ) -> tuple[ir.Value, list[ir.Value], list[ir.Value]]:
+        own = given[: len(what.inputs)]
+        holds, *rest = clone_body(body_of(op), [*loops, *own, *there], inner.ip)
+        for flag in given[len(own) :]:
+            holds = inner.binary("andi", holds, flag)
+        return holds, rest[: what.places], rest[what.places :]
+
+    rows = [*what.rows, *[(loop,) for loop in bounds]]
+    made = scatter(b, [*what.inputs, *flags], rows, what.starts, what.to, update)
+    for old, new in zip(op.results, made):
+        if old in family.shapes:
+            family.shapes[new] = family.shapes.pop(old)
+        old.replace_all_uses_with(new)
+    return True
+
+
+def _flags(b: OpBuilder, size: Size, extent: int) -> ir.Value:
+    """Return a tensor that is true before the end of a dim."""
+    kind = tensor_type([extent], ir.IntegerType.get_signless(1))
+    return b.elementwise(
+        [], b.empty(kind), lambda inner, _: size.inside(inner, inner.loop_index(0))
+    )
+
+
 def _chosen(
     op: ir.Operation,
     value: ir.Value,
@@ -453,6 +509,14 @@ def _factors(
                     f"{formula}, and meets {found[row[0]]}, which is known at run time: the same size is right",
                 )
     return found
+
+
+def _refuse_unsafe(op: ir.Operation, found: Mapping[int, Formula]) -> None:
+    fail(
+        op,
+        f"{op.name}: it would divide by, or read at, what lies behind the end of "
+        f"{_named(found)}: that is not masked yet",
+    )
 
 
 def _named(found: Mapping[int, Formula]) -> str:
