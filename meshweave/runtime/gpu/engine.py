@@ -17,7 +17,7 @@ import numpy as np
 
 from meshweave.abi import rounded
 from meshweave.bundle import Bundle, Port, numpy_dtype
-from meshweave.errors import RankError
+from meshweave.errors import RankError, UsageError
 from meshweave.runtime.arrays.array import Array, laid_out
 from meshweave.runtime.engine import check_engine
 from meshweave.runtime.forks import new_reentrant_lock
@@ -43,16 +43,21 @@ class NcclEngine(ProcessEngine):
     share:   ranks may share a GPU (correctness only: they take turns, and NCCL talks over the loopback device).
     graph:   run steps as CUDA graphs from the second time on.
     flight:  as for LocalEngine.
+    awaited: the ranks wait for their device behind each launch, so that what fails there is named by its op. Slow.
     """
 
     name = "nccl"
 
     def __init__(
         self, timeout: float | None = None, share: bool = False, graph: bool = False,
-        flight: str | None = None,
+        flight: str | None = None, awaited: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(timeout, flight)
-        self.share, self.graph = share, graph
+        if graph and awaited:
+            raise UsageError(
+                "engine nccl: a step that is one graph cannot be awaited launch by launch"
+            )
+        self.share, self.graph, self.awaited = share, graph, awaited
         self.busy = _BUSY
         self._devices: dict[int, JobDevices] = {}  # by the number of ranks
 
@@ -96,7 +101,8 @@ class NcclEngine(ProcessEngine):
     def loading(self) -> Iterator[dict[str, object]]:
         """Tell the ranks to meet in a folder, which is removed when all have loaded."""
         with tempfile.TemporaryDirectory(prefix="meshweave-", ignore_cleanup_errors=True) as folder:
-            yield {"graph": self.graph, "store": f"file://{folder}"}
+            store = f"file://{folder}"
+            yield {"graph": self.graph, "awaited": self.awaited, "store": store}
 
 
 class JobDevices:

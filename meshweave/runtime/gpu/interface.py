@@ -148,7 +148,7 @@ CAPTURE_UNSUPPORTED, CAPTURE_UNJOINED, CAPTURE_ISOLATION = 900, 904, 905
 REFUSED_IMAGES = (200, 209, 218, 221, 222, 223, 225, 300, 302, 303, 801)
 """What the driver says of machine code that it does not take; the same module's PTX may do."""
 NCCL_INVALID, NCCL_USAGE = 4, 5
-LT_INVALID, LT_UNSUPPORTED = 7, 15
+LT_INVALID, LT_FAILED, LT_UNSUPPORTED = 7, 13, 15
 
 # What host code adds to a code, so that the 16 bits that `step` returns tell the library.
 _MARKS = {"cuda": 0x4000, "nccl": 0x2000, "cublaslt": 0x1000}

@@ -18,6 +18,7 @@ import numpy as np
 
 from meshweave.bundle import Bundle
 from meshweave.runtime.flight.board import StatusBoard
+from meshweave.runtime.gpu.awaited import AwaitedLibrary
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.driver import Library
 from meshweave.runtime.gpu.libraries import SystemLibrary
@@ -72,10 +73,11 @@ class GpuWorker(Server):
         self._wait()
         if self._buffers is not None:
             self._buffers.release()
+        library = AwaitedLibrary(self._library) if message["awaited"] else self._library
         store = open_store(place)
         try:
             rank = GpuRank(
-                Bundle.from_bytes(payload), place, self._library, store,
+                Bundle.from_bytes(payload), place, library, store,
                 board.address(self.rank), self._share,
             )  # fmt: skip
         finally:

@@ -18,14 +18,17 @@ from meshweave.simulator.driver.replay import Scheduler
 
 
 class Kernels(NumpyKernels):
-    """What a test wants of a rank: MESHWEAVE_TEST says `sleep 1`, `exit 1` or `fail 1` (of rank 1)."""
+    """What a test wants of a rank: MESHWEAVE_TEST says `sleep 1`, `exit 1`, `fail 1` (of rank 1), or `NAME 1` where the
+    kernel of that name is to fail.
+    """
 
     def launch(self, module, entry, grid, block, shared, parameters, rank, memory):
         what, _, which = os.environ.get("MESHWEAVE_TEST", "").partition(" ")
         if which == str(rank):
-            if what == "fail":
+            if what == entry or what == "fail":
                 raise RankError("a kernel of a test fails")
-            time.sleep(30) if what == "sleep" else os._exit(9)
+            if what in ("sleep", "exit"):
+                time.sleep(30) if what == "sleep" else os._exit(9)
         return super().launch(module, entry, grid, block, shared, parameters, rank, memory)
 
 

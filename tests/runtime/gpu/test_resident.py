@@ -12,11 +12,11 @@ import pytest
 from runtime.gpu.numpy_kernels import NumpyKernels
 from runtime.gpu.programs import Launch, engine, program
 from runtime.gpu.test_mutations import BUNDLE
-from runtime.gpu.test_nccl import folder, ranks  # noqa: F401 (fixtures)
+from runtime.gpu.test_nccl import folder, ranks, recorded_launcher  # noqa: F401 (fixtures)
 
 import meshweave as mw
 from meshweave.api.program import Program
-from meshweave.errors import RankError
+from meshweave.errors import RankError, UsageError
 from meshweave.layout import Mesh
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.gpu.call import RankCall
@@ -369,3 +369,24 @@ def test_what_an_unanswered_call_did_wrong_is_told_with_the_next_answer(ranks, m
         RankError, match=r"^rank 1 failed in twice at test.mlir:1:1: CUDA_ERROR_ILL"
     ):
         np.asarray(value)
+
+
+def test_an_awaited_step_tells_which_op_has_failed_on_the_device(folder, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("meshweave.runtime.gpu.engine.launcher", recorded_launcher)
+    port = [("f32", (N,))]
+    steps = [Launch(name, ("input", 0), ("output", 0), N) for name in ("plus_one", "twice")]
+    awaited, queued = NcclEngine(timeout=5, awaited=True), NcclEngine(timeout=5)
+    value = laid(np.arange(N, dtype="f4"), "x=2", "[_]")
+    bundle = program("x=2", [], port, port, steps)
+    assert np.array_equal(np.asarray(awaited.load(bundle).run_arrays([value])[0]), 2 * np.arange(N))
+    awaited.close()
+    monkeypatch.setenv("MESHWEAVE_TEST", "twice 1")
+    op = r"twice at test.mlir:2:1"
+    for made, line in ((awaited, op), (queued, rf"plus_one at test.mlir:1:1 to {op}")):
+        with pytest.raises(
+            RankError, match=rf"^rank 1 failed (on its device, )?in {line}: CUDA_ERROR"
+        ):
+            np.asarray(made.load(bundle).run_arrays([value])[0])
+        made.close()
+    with pytest.raises(UsageError, match="cannot be awaited launch by launch"):
+        NcclEngine(graph=True, awaited=True)
