@@ -20,7 +20,7 @@ TORCH_NEEDS := filelock typing-extensions sympy mpmath networkx jinja2 MarkupSaf
 QUICK := tests/layout tests/plan --ignore=tests/plan/test_exhaustive.py tests/test_layers.py tests/test_registry.py tests/test_docs.py tests/test_examples.py
 PYTEST := $(BIN)/pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: demo quick test test-torch test-deep lint types lit unit bench test-gpu bench-gpu array-api docs site clean
+.PHONY: demo quick test test-torch test-deep lint types lit bytecode unit bench test-gpu bench-gpu array-api docs site clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -29,9 +29,9 @@ quick: $(READY)
 	@echo "==> the core, and one program from end to end: pytest"
 	@$(PYTEST) -m "not torch" $(QUICK)
 
-# The type checker takes one core: lit has the other.
+# The type checker takes one core: lit has the other, then what prepares for the workers of pytest.
 test: lint
-	@$(MAKE) --no-print-directory -j 2 types lit
+	@$(MAKE) --no-print-directory -j 3 types lit bytecode
 	@$(MAKE) --no-print-directory unit
 
 lint: $(READY)
@@ -46,6 +46,10 @@ types: $(READY)
 lit: $(READY)
 	@echo "==> passes and diagnostics: lit"
 	@$(BIN)/lit -s -j $(JOBS) lit
+
+# Each worker of pytest reads all tests: they, and the package, are compiled here once and not by each of them.
+bytecode: $(READY)
+	@$(BIN)/pytest -qq --collect-only >/dev/null 2>&1 || true  # what cannot be read, unit says
 
 # Many of these wait for time limits, and for ranks that are stopped: one worker more than cores computes meanwhile.
 unit: $(READY)
