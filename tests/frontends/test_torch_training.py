@@ -490,3 +490,30 @@ def test_what_scores_are_made_of_is_walked_once() -> None:
         scores,
         weights,
     ]
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "offset"),
+    [
+        ((4, 6), (6, 1), 0),
+        ((2, 3), (7, 2), 1),
+        ((3, 2), (1, 12), 2),
+        ((2, 12), (12, 1), 0),
+        ((24,), (1,), 0),
+    ],
+)
+def test_a_part_that_strides_choose_is_written_and_has_gradients(
+    size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> None:
+    def write(whole: Tensor, part: Tensor) -> Tensor:
+        return torch.as_strided_scatter(whole * 2, part.sin(), size, stride, offset).square().sum()
+
+    found = []
+    for run in (write, torch.compile(write, backend=mw.torch_backend())):
+        whole = torch.linspace(-1, 1, 24).reshape(4, 6).requires_grad_()
+        part = torch.linspace(0, 3, math.prod(size)).reshape(size).requires_grad_()
+        loss = run(whole, part)
+        loss.backward()
+        found.append((loss.detach(), whole.grad, part.grad))
+    for wanted, own in zip(*found, strict=True):
+        torch.testing.assert_close(own, wanted, rtol=1e-5, atol=1e-6)

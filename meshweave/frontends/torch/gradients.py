@@ -29,7 +29,36 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.replication_pad1d_backward.default: _replication_pad,
         aten.replication_pad2d_backward.default: _replication_pad,
         aten.replication_pad3d_backward.default: _replication_pad,
+        aten.as_strided_scatter.default: _as_strided_scatter,
     }
+
+
+def _as_strided_scatter(
+    whole: Tensor,
+    part: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> Tensor:
+    """Write a part of a tensor where its strides say; leave it to its refusal where that is not of its own elements."""
+    known = all(type(n) is int for n in (*size, *stride, *whole.shape))
+    if not known or not whole.is_contiguous() or whole.storage_offset():
+        return NotImplemented
+    begin, reach = storage_offset or 0, 1
+    for extent, step in sorted(zip(size, stride, strict=True), key=lambda pair: pair[1]):
+        if extent > 1 and step < reach:  # two elements at one place
+            return NotImplemented
+        reach += (extent - 1) * step
+    if begin + reach > whole.numel():
+        return NotImplemented
+    if tuple(size) == tuple(whole.shape) and tuple(stride) == whole.stride():
+        return part.clone()
+    places = torch.full((), begin)
+    for dim, (extent, step) in enumerate(zip(size, stride, strict=True)):
+        along = torch.arange(extent) * step
+        places = places + along.reshape(-1, *[1] * (len(size) - 1 - dim))
+    flat = whole.reshape(-1).scatter(0, places.reshape(-1), part.reshape(-1))
+    return flat.reshape(whole.shape)
 
 
 def _avg_pool(
