@@ -22,15 +22,16 @@ from meshweave.report import (
     Report,
     TransferRow,
 )
+from meshweave.targets import CHIP
 from meshweave.transforms.kernels.select_kernels import kernel_rows
 from meshweave.transforms.propagation.place import PLACEMENT
 from meshweave.transforms.slicing.ledger import read_ledger
 
 
-def report_of(module: ir.Module, program: LoweredProgram) -> Report:
+def report_of(module: ir.Module, program: LoweredProgram, chip: str = "") -> Report:
     """Return the report of a compilation.
 
-    module: the local view, with its ledger. program: what lowering made of it.
+    module: the local view, with its ledger. program: what lowering made of it. chip: of target gpu; "": CHIP.
     """
     ledger = read_ledger(module)
     nbytes = region_bytes(program)
@@ -54,7 +55,7 @@ def report_of(module: ir.Module, program: LoweredProgram) -> Report:
             ),
             *_donations(module, program),
         ),
-        kernels=_kernels(module, program),
+        kernels=_kernels(module, program, chip or CHIP),
         collectives=tuple(
             TransferRow(
                 *(info.op, tuple(info.axes), info.bytes, source.tensor, source.location),
@@ -101,12 +102,12 @@ def _donations(module: ir.Module, program: LoweredProgram) -> Iterator[LedgerRow
         yield LedgerRow(*row, entry["outcome"].value, reason)
 
 
-def _kernels(module: ir.Module, program: LoweredProgram) -> tuple[KernelRow, ...]:
+def _kernels(module: ir.Module, program: LoweredProgram, chip: str) -> tuple[KernelRow, ...]:
     """Return what select-kernels chose, or the code that each op gets where the lowering chooses."""
     rows = []
     for row in kernel_rows(module):
         op, _, where = row["op"].partition(" at ")
         rows.append(KernelRow(op, row["kernel"], row["why"], where))
     if program.target == "gpu":
-        return taken_rows(rows, program)
+        return taken_rows(rows, program, chip)
     return tuple(rows) or unit_kernels(program)

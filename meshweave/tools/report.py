@@ -53,7 +53,7 @@ def _report(
         from meshweave.lowering.gpu.roofline import launch_rows
         from meshweave.lowering.report import report_of
 
-        report = report_of(module, program)
+        report = report_of(module, program, options.chip or "")
         if program.target != "gpu" or strip:
             return report
         return replace(report, launches=launch_rows(program, options.chip or CHIP))

@@ -173,7 +173,7 @@ def _explained(source: ProgramFile, options: argparse.Namespace, progress: Progr
     with _lowered(source, options, progress) as (module, program):
         bundle = bundle_of(program, goal).with_weights(source.read.weights)
         if options.report_json is not None:
-            report = report_of(module, program).as_dict()
+            report = report_of(module, program, goal.chip).as_dict()
             write_text(options.report_json, json.dumps(report, indent=1) + "\n")
         if options.ptx is not None:
             write_ptx(options.ptx, bundle, text_of(module, goal, "host"))

@@ -57,7 +57,7 @@ def reasoned(source: ProgramFile, options: argparse.Namespace, progress: Progres
     with made as (module, program):
         from meshweave.lowering.report import report_of
 
-        return report_of(module, program)
+        return report_of(module, program, read_goal(options).chip)
 
 
 def _words(spent: Spent) -> str:
@@ -108,13 +108,13 @@ def _page(source: ProgramFile, options: argparse.Namespace, progress: Progress) 
         *where, verify=options.verify, reasons=(), machine=read_machine(options), hints=read_hints(options)
     )  # fmt: skip
     with made as (module, program):
-        report = report_of(module, program)
+        report = report_of(module, program, read_goal(options).chip)
         mesh = Mesh.parse(program.mesh) if program.mesh else Mesh()
         ports = (*program.inputs, *program.outputs)
     before: Report | None = None
     if report.regions:
         with lowered(*where, verify=False, strip=True) as (module, program):
-            before = report_of(module, program)
+            before = report_of(module, program, read_goal(options).chip)
     return Page(title, mesh, engine, report, ports, before=before)
 
 

@@ -20,9 +20,11 @@ _FUSED = "computed in the kernel of what reads it"
 _FORM = "its sizes, its strides, the chip or what shares its kernel is not for it"
 
 
-def taken_rows(rows: Sequence[KernelRow], program: LoweredProgram) -> tuple[KernelRow, ...]:
-    """Return the rows of `select-kernels` with the kernel that the lowering took; without any, a row for each unit."""
-    launches = list(_launches(program))
+def taken_rows(
+    rows: Sequence[KernelRow], program: LoweredProgram, chip: str
+) -> tuple[KernelRow, ...]:
+    """Return the rows of `select-kernels` with the kernel that the lowering takes; without any, a row for each unit."""
+    launches = list(_launches(program, chip))
     if not rows:
         made = [KernelRow("loops", kernel, _fastest(kernel), u.where) for u, kernel in launches]
         return tuple(made)
@@ -34,9 +36,9 @@ def taken_rows(rows: Sequence[KernelRow], program: LoweredProgram) -> tuple[Kern
     return tuple(_taken(row, taken) for row in rows)
 
 
-def _launches(program: LoweredProgram) -> Iterator[tuple[KernelUnit, str]]:
+def _launches(program: LoweredProgram, chip: str) -> Iterator[tuple[KernelUnit, str]]:
     """Yield the units that the program launches, with the name of each one's kernel."""
-    chosen = families.Chosen(Target())
+    chosen = families.Chosen(Target(chip))
     for body in program.bodies:
         for _, entry in body.plan.moments:
             if isinstance(entry, KernelUnit):

@@ -176,6 +176,19 @@ def test_the_report_says_why_not_a_faster_one() -> None:
     assert kernel not in ("cublaslt", "gemm_fma") and "cublaslt: its sizes" in why
 
 
+def test_the_report_is_about_the_chip() -> None:
+    large = np.zeros((1024, 1024), np.float32)
+    source = mw.jit(product).lower(large, large).as_text().replace("f32", "bf16")
+    choice = as_choice("-cublaslt")
+    with api.lowered(source, "f", None, "emulate", kernels=choice) as (module, program):
+        (plain,), (hopper,) = (
+            [row for row in report_of(module, program, chip).kernels if row.op != "linalg.fill"]
+            for chip in ("", "sm_90a")
+        )
+    assert (plain.kernel, hopper.kernel) == ("gemm_mma", "gemm_wgmma")
+    assert "gemm_wgmma: its sizes, its strides, the chip" in plain.why
+
+
 # tf32.
 
 

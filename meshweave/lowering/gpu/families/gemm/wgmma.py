@@ -33,30 +33,41 @@ _ATOM = 1024  # bytes of eight such lines
 
 @dataclass(frozen=True)
 class WgmmaShape:
-    """Hold rows and columns of a block's tile of C, the stages of its ring, and the blocks of a multiprocessor."""
+    """Hold rows and columns of a block's tile of C, and the stages of its ring.
+
+    blocks: that a multiprocessor has at a time. alone, together: nanoseconds that one of them, or all, take for a step
+    of depth, as measured on an H200.
+    """
 
     m: int
     n: int
     stages: int
-    blocks: int = 1
+    blocks: int
+    alone: float
+    together: float
+
+    def tiles(self, product: Contraction) -> int:
+        """Count the tiles of a product."""
+        rows, columns = -(-product.m.count // self.m), -(-product.n.count // self.n)
+        return rows * columns * product.batch.count
 
 
 SHAPES = (
-    WgmmaShape(128, 256, 4),
-    WgmmaShape(256, 128, 4),
-    WgmmaShape(128, 128, 3, 2),
-    WgmmaShape(128, 64, 4, 2),
+    WgmmaShape(128, 256, 4, 1, 12.3, 12.3),
+    WgmmaShape(256, 128, 4, 1, 12.7, 12.7),
+    WgmmaShape(128, 128, 3, 2, 9.7, 13.9),
+    WgmmaShape(128, 64, 4, 2, 5.7, 8.5),
 )
-EDGE = 96.0  # what a row or column of a tile costs, in elements of it
+ENOUGH = 64  # smallest tiles of a product, below which `mma` has more and is faster
 
 
 def shape_for(product: Contraction, chip: Chip) -> WgmmaShape:
-    """Return the tile with the least work on the busiest multiprocessor; of equal ones the first."""
+    """Return the tile with which a product takes the least time."""
 
     def price(shape: WgmmaShape) -> float:
-        rows, columns = -(-product.m.count // shape.m), -(-product.n.count // shape.n)
-        rounds = -(-rows * columns * product.batch.count // chip.processors)
-        return rounds * (shape.m * shape.n + EDGE * (shape.m + shape.n))
+        full, rest = divmod(shape.tiles(product), chip.processors * shape.blocks)
+        last = shape.alone if rest <= chip.processors else shape.together
+        return full * shape.together + (last if rest else 0.0)
 
     return min(SHAPES, key=price)
 
@@ -70,8 +81,9 @@ def suits(product: Contraction, target: Target, facts: Facts) -> bool:
     """Tell whether the chip has these tensor cores, the product is large, and lines begin at multiples of 16 bytes."""
     if target.chip != "sm_90a" or FAMILY in target.disabled or product.dtype not in SMALL:
         return False
-    least = min(product.m.count, product.n.count)
-    return least >= ROWS and all(x.piece == CHUNK for x in sources_of(product, facts))
+    if min(product.m.count, product.n.count) < ROWS or SHAPES[-1].tiles(product) < ENOUGH:
+        return False
+    return all(x.piece == CHUNK for x in sources_of(product, facts))
 
 
 def build(unit: KernelUnit, product: Contraction, target: Target, facts: Facts) -> DeviceKernel:
