@@ -300,7 +300,14 @@ def same(terms: Terms, got: Term, want: Term, valid: Sequence[Guard]) -> bool:
     if not got.guards:
         return True
     known = [_in_ones(g) for guard in (*valid, *want.guards) for g in (guard, *apart(guard))]
-    return all(any(e == d and n >= m for d, m in known) for e, n in map(_in_ones, got.guards))
+    return all(any(_says(guard, one) for one in known) for guard in map(_in_ones, got.guards))
+
+
+def _says(guard: Guard, known: Guard) -> bool:
+    """Tell whether a guard holds where another one does: a place that is further on needs as much more room."""
+    (expr, size), (other, room) = guard, known
+    further = expr.const - other.const
+    return expr.terms == other.terms and further >= 0 and room + further <= size
 
 
 def _in_ones(guard: Guard) -> Guard:

@@ -1,5 +1,6 @@
 """The check proves what the passes make, and refutes what is wrong."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -283,11 +284,24 @@ def _of_steps(a: Any, g: Any) -> Any:
     return flat(a).T @ flat(g)
 
 
+def _widened(a: Any) -> Any:
+    """A sum over rows, and over places at which they are the same; the ranks have parts of the rows."""
+    return mw.exp(mw.sum(mw.broadcast_to(mw.tanh(a)[:, :, None], (400, 2, 5)), axis=(0, 2)))
+
+
+def _differences(a: Any) -> Any:
+    """A window of windows, whose rows end within a rank."""
+    b = a[1:] - a[:-1]
+    return mw.constrain(b[1:] * b[:-1], "[x, _]")
+
+
 @pytest.mark.parametrize(
     ("f", "shapes", "layouts"),
     [
         (_spread, ((4, 2, 40), (2,)), ("[x, _, _]", None)),
         (_of_steps, ((16, 25, 6), (16, 25, 3)), (None, None)),
+        (_widened, ((400, 2),), ("[x, _]",)),
+        (_differences, ((9, 3),), ("[x, _]",)),
     ],
 )
 def test_sums_over_ranks_of_what_each_adds_up_itself_are_proven(
@@ -298,3 +312,15 @@ def test_sums_over_ranks_of_what_each_adds_up_itself_are_proven(
     with context() as ctx, ir.Location.unknown():
         pair = [parse_module(lowered.as_text(side), ctx, side) for side in ("traced", "local")]
         assert verify(pair[0], pair[1], MOST_TERMS, again=False).status == 0  # as a compile does
+
+
+def test_a_window_of_windows_at_another_place_is_not_proven() -> None:
+    lowered = mw.jit(_differences, mesh="x=2", in_layouts=("[x, _]",)).lower(np.ones((9, 3), "f4"))
+    whole, local = lowered.as_text(), lowered.as_text("local")
+    assert compared(whole, local).status == 0
+    slices = re.findall(r"extract_slice %\w+\[1, 0\]", local)
+    assert slices
+    for number in range(len(slices)):
+        parts = re.split(r"(extract_slice %\w+\[1, 0\])", local)
+        parts[2 * number + 1] = parts[2 * number + 1].replace("[1, 0]", "[0, 0]")
+        assert compared(whole, "".join(parts)).status != 0

@@ -200,6 +200,9 @@ def _reduced(terms: Terms, kind: str, view: Term, bound: list[Var]) -> Term:
         made = _along_pieces(terms, kind, view, bound)
         if made is not None:
             return made
+    if node.op == "counted" and node.detail[0] == kind and is_plain(view):
+        (once,) = _reads(terms, view)
+        return _counted(terms, kind, reduce(terms, kind, once, bound), node.detail[1])
     if node.op == "open" and node.detail[0] == kind and is_plain(view):
         body, inner = opened(terms, view)
         made = closed(terms, kind, body, [*bound, *inner])
@@ -760,6 +763,9 @@ def _alike(terms: Terms, kind: str, a: int, b: int, depth: int) -> bool:
 
 def _side_by_side(terms: Terms, kind: str, a: Term, b: Term) -> Term | None:
     """Join reductions of one body whose places differ by as much as the one is long, or by a number."""
+    if a.guards or b.guards:  # both together are defined where each is
+        made = _side_by_side(terms, kind, a._replace(guards=()), b._replace(guards=()))
+        return made and made._replace(guards=tuple(sorted({*made.guards, *a.guards, *b.guards})))
     if _inner_node(terms, kind, a.node) != _inner_node(terms, kind, b.node):
         return _behind_mask(terms, kind, a, b) or _behind_mask(terms, kind, b, a)
     (first, over), (second, others) = _windows(terms, kind, a), _windows(terms, kind, b)
