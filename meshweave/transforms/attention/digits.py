@@ -7,10 +7,11 @@ from itertools import pairwise
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
-from meshweave.ir.expressions import Apply, Load, type_text
+from meshweave.ir.expressions import Apply, Constant, Load, type_text
 from meshweave.ir.scores.attention import Form
 from meshweave.transforms.attention.expressions import (
     Coordinate,
+    ElementNode,
     Expressions,
     Fixed,
     LoopIndex,
@@ -36,13 +37,38 @@ class _ShortLoads(Expressions):
 
 def narrow(operand: Operand) -> Operand:
     """Return the shorter floats that an operand is made of: widening loses nothing."""
-    known = _ShortLoads()
+    found, factors = scaled(operand)
+    return operand if factors else found
+
+
+def scaled(operand: Operand) -> tuple[Operand, list[ir.Attribute]]:
+    """Return the shorter floats that an operand is made of, and the numbers that it has been multiplied with since.
+
+    Any other is what it is.
+    """
+    known, factors = _ShortLoads(), list[ir.Attribute]()
     node = known.nodes[known.node(operand.value, operand.entries)]
+    while (pair := _times_constant(known, node)) is not None:
+        factors.append(pair[1])
+        node = pair[0]
     if isinstance(node, Apply) and node.name == "arith.extf":
         made = known.nodes[node.operands[0]]
         if isinstance(made, Load) and type_text(made) in SHORT:
-            return made.access
-    return operand
+            return made.access, factors
+    return operand, []
+
+
+def _times_constant(
+    known: Expressions, node: ElementNode
+) -> tuple[ElementNode, ir.Attribute] | None:
+    """Return what a node is times a constant, and that; None for any other."""
+    if not isinstance(node, Apply) or node.name != "arith.mulf":
+        return None
+    for one, other in (node.operands, node.operands[::-1]):
+        constant = known.nodes[other]
+        if isinstance(constant, Constant):
+            return known.nodes[one], constant.value
+    return None
 
 
 def map_of(loops: LoopDigits, operand: Operand) -> tuple[Form, ...]:

@@ -10,7 +10,14 @@ from meshweave.ir.build import IteratorType, OpBuilder, tensor_type
 from meshweave.ir.expressions import Apply
 from meshweave.ir.ops import body_of
 from meshweave.ir.scores.attention import ATTENTION, AttentionForm
-from meshweave.transforms.attention.digits import SHORT, LoopDigits, ScoreWriter, map_of, narrow
+from meshweave.transforms.attention.digits import (
+    SHORT,
+    LoopDigits,
+    ScoreWriter,
+    map_of,
+    narrow,
+    scaled,
+)
 from meshweave.transforms.attention.expressions import Coordinate, LoopIndex, reductions_of
 from meshweave.transforms.attention.mask import bounds_of
 from meshweave.transforms.attention.match import Attention, take_place
@@ -35,7 +42,8 @@ class WholeAttention:
 
     def __init__(self, found: Attention) -> None:
         self.found = found
-        self.q, self.k, self.v = (narrow(side) for side in (found.q, found.k, found.v))
+        (self.q, more), (self.k, others) = scaled(found.q), scaled(found.k)
+        self.factors, self.v = [*more, *others], narrow(found.v)
         self.rounding = rounding_of(found.final)
         self._check()
         loads = found.expressions.loads_below(found.score)
@@ -109,7 +117,10 @@ class WholeAttention:
         found = self.found
         elements = [read.value.type.element_type for read in self.more.values()]
         inner, arguments = b.block(region, [found.dtype, *elements])
-        given = dict(zip([found.raw, *self.more], arguments))
+        raw = arguments[0]
+        for factor in self.factors:  # a product of scaled queries and keys is one that is scaled
+            raw = inner.binary("mulf", raw, inner.constant(factor))
+        given = dict(zip([found.raw, *self.more], [raw, *arguments[1:]]))
         writer = ScoreWriter(found.expressions, self.loops)
         score = writer.write(inner, found.score, given)
         same = self.inside == found.score

@@ -151,6 +151,27 @@ def test_a_model_in_bf16_whose_softmax_is_f32(layout):
     np.testing.assert_allclose(result, wanted, rtol=0, atol=3e-2 * np.abs(wanted).max())
 
 
+def test_queries_and_keys_that_are_scaled_in_f32_first():
+    """As PyTorch writes attention of bf16 out: the numbers go behind the product."""
+    types = pytest.importorskip("ml_dtypes")
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.standard_normal((2, n, 16)).astype(types.bfloat16) for n in (40, 70, 70))
+
+    def program(q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (mw.astype(x, "f32") for x in (q, k, v))
+        s = (q * 0.5) @ mw.permute_dims(k * 0.25, (0, 2, 1))
+        return mw.astype(softmax(mw, s) @ v, "bf16")
+
+    jitted = mw.jit(program, mesh="x=1", engine="emulate")
+    manifest = jitted.lower(q, k, v).compile().program.bundle.manifest
+    assert [kernel.family for kernel in manifest.kernels] == ["flash"]
+    assert str(manifest.certificate).startswith("1 of 1")
+    wide = (x.astype(np.float64) for x in (q, k, v))
+    wanted = (lambda q, k, v: softmax(np, q @ k.transpose(0, 2, 1) / 8) @ v)(*wide)
+    result = np.asarray(jitted(q, k, v)).astype(np.float64)
+    np.testing.assert_allclose(result, wanted, rtol=0, atol=3e-2 * np.abs(wanted).max())
+
+
 MUTANTS = {
     "operands": ("(%arg0, %arg1, %arg2)", "(%arg1, %arg0, %arg2)"),
     "scale": ("arith.divf", "arith.mulf"),
