@@ -1,9 +1,8 @@
 """Run loops over single elements on the device, in one kernel: scatters, whose places are known only there.
 
-The host would fetch and put each element, and wait each time. The loops run in their order, but what no order shows is
-shared among threads: the iterations of a loop whose index is a place of all that is written; and, where a place is
-computed, all of that dim, each thread having every so manieth and passing over the updates of the others. So every
-element sees its updates in the order of the loops, and bits are those of the loops.
+The host would fetch and put each element, and wait each time. Here threads share the loops whose index is a place of
+all that is written. Where a place is computed, the rows of that dim are dealt out to threads in turn, and each thread
+passes over the updates of the others. Every element sees its updates in the order of the loops, so the bits are theirs.
 """
 
 from __future__ import annotations
