@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from depth import sampled, some
 
 import meshweave as mw
+from meshweave.lowering.buffers import bufferize
 
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax
@@ -239,3 +241,27 @@ def test_a_number_put_where_all_is_known(dtype: str, shape: tuple[int, int], mes
     x = (np.arange(32).reshape(4, 8) % 3).astype(jnp.dtype(dtype))
     options = {"mesh": mesh, "in_shardings": ("[x, _]", "[]")} if mesh else {}
     agree(put, (x, np.int32(1)), **options)
+
+
+def test_rows_that_swap_in_a_loop_are_not_copied_in_each_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """JAX writes the pivots of LU as a permutation so: a round reads what the loop around started from."""
+    tries = {"copy_starts": 0, "copy_given": 0}
+    for name in tries:
+        monkeypatch.setattr(
+            bufferize, name, partial(_counted, tries, name, getattr(bufferize, name))
+        )
+
+    def permute(pivots: Any) -> Any:
+        return jax.lax.linalg.lu_pivots_to_permutation(pivots, 5)
+
+    pivots = np.stack([RNG.integers(k, 5, 30) for k in range(5)], 1).astype(np.int32)
+    agree(permute, (pivots,))
+    agree(permute, (pivots,), mesh="x=2", in_shardings=("[x, _]",))
+    assert tries["copy_starts"] and not tries["copy_given"]
+
+
+def _counted(tries: dict[str, int], name: str, does: Callable[[Any], Any], function: Any) -> Any:
+    tries[name] += 1
+    return does(function)

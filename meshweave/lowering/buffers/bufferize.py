@@ -205,26 +205,49 @@ def bufferize(module: ir.Module, bodies: Sequence[ir.OpView]) -> ir.Module:
 
     A loop hands each tensor on in the buffer it came in, and the branches of an scf.if give buffers that lie alike. The
     first try makes no copies where that looks possible; where upstream finds a conflict, or branches differ, the second
-    one copies every tensor that a loop hands on or a branch gives.
+    one copies what a loop starts from and others read, and the third, in each round, every tensor that a loop hands on
+    or a branch gives.
     """
     for function in bodies:
         own_empties(function)
         give_whole_buffers(function)
         hand_on_in_order(function)
     spare = copied(module)
-    try:
-        for function in bodies:
-            keep_in_place(function, careful=False)
-        run_passes(module, BUFFERIZE)
-        if not any(_differ(op.operation) for op in ops_of(module, "scf.if")):
-            return module
-    except CompileError:
-        pass
+    if _is_buffers(module, bodies):
+        return module
+    second = copied(spare)
+    starts = [copy_starts(function) for function in functions(second)]
+    if any(starts) and _is_buffers(second, functions(second)):
+        return second
     for function in functions(spare):
         copy_given(function)
         keep_in_place(function, careful=True)
     run_passes(spare, BUFFERIZE)
     return spare
+
+
+def _is_buffers(module: ir.Module, bodies: Sequence[ir.OpView]) -> bool:
+    """Turn tensors into buffers without copies of what loops hand on; tell whether that was possible."""
+    try:
+        for function in bodies:
+            keep_in_place(function, careful=False)
+        run_passes(module, BUFFERIZE)
+    except CompileError:
+        return False
+    return not any(_differ(op.operation) for op in ops_of(module, "scf.if"))
+
+
+def copy_starts(function: ir.OpView) -> int:
+    """Copy what loops start from where anything else reads it; return how many copies that are."""
+    made = 0
+    for op in ops_of(function, "scf.for", "scf.while"):
+        loop = op.operation
+        for number in range(3 if loop.name == "scf.for" else 0, len(loop.operands)):
+            value = loop.operands[number]
+            if isinstance(value.type, ir.RankedTensorType) and use_count(value) > 1:
+                loop.operands[number] = _copied(OpBuilder.before(loop), value)
+                made += 1
+    return made
 
 
 def _differ(branches: ir.Operation) -> bool:
