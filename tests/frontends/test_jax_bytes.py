@@ -198,6 +198,15 @@ def test_the_gradient_of_a_sort_is_sorted_back() -> None:
     assert moved == {"merge": 2 * 2 * 16 * 4}
 
 
+def test_other_updates_at_places_of_a_sort_stay_scatters() -> None:
+    x = np.random.default_rng(13).standard_normal((2, 6)).astype("f4")
+    longer = lambda x: jnp.zeros(9).at[jnp.argsort(x[0])].add(x[1])  # noqa: E731
+    one = lambda x: x.at[0, jnp.argsort(x[0])[2]].set(7.0)  # noqa: E731
+    whole = lambda x: x[0].at[jnp.argsort(x[1])].multiply(x[1])  # noqa: E731
+    for by in (longer, one, whole):
+        runs(by, x, mesh="x=2", layouts=("[_, x]",))
+
+
 def test_a_reshape_goes_group_by_group() -> None:
     assert middle([4, 8, 8, 16], [4, 64, 4, 4]) == [4, 64, 16]
     assert middle([2, 6, 5], [3, 4, 5]) == [12, 5]

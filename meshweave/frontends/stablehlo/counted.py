@@ -100,12 +100,12 @@ def sorted_places(indices: ir.Value, dim: int) -> ir.Value | None:
     while (made := producer(value)) is not None:
         if are_places(value, dim):
             return value if list(value.type.shape) == shape[:-1] else None
-        same = list(range(len(made.operands[0].type.shape))) if len(made.operands) else []
-        if made.name == "stablehlo.broadcast_in_dim":
-            if list(made.attributes["broadcast_dimensions"]) != same:
-                return None
-        elif made.name == "stablehlo.reshape":
+        if made.name in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
             if list(made.operands[0].type.shape) != shape[:-1]:
+                return None
+            kept = list(range(len(shape) - 1))
+            said = made.attributes.get("broadcast_dimensions")
+            if said is not None and list(said) != kept:
                 return None
         elif made.name != "stablehlo.convert" or not _holds(made, dim):
             return None

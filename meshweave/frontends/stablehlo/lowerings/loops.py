@@ -49,7 +49,7 @@ def lower_scatter(op: ir.Operation) -> None:
     b, reducer, numbers = OpBuilder.before(op), body_of(op), _numbers_of(op)
     if lower_known_window(op, numbers, lambda inner, s: apply_reducer(inner, reducer, s)[0]):
         return
-    if count == 1 and (back := _put_back(b, numbers, indices, updates[0])) is not None:
+    if count == 1 and (back := _put_back(b, numbers, operands)) is not None:
 
         def combined(inner: OpBuilder, pair: list[ir.Value]) -> ir.Value:
             return apply_reducer(inner, reducer, pair[:2])[0]
@@ -71,14 +71,17 @@ def lower_scatter(op: ir.Operation) -> None:
     replace_op(op, scatter(b, [*starts, *updates], rows, inputs, windows.to, update))
 
 
-def _put_back(b: OpBuilder, numbers: Any, indices: ir.Value, update: ir.Value) -> ir.Value | None:
-    """Return the elements of an update at the places of a sort, each of which is there once; None for others.
+def _put_back(b: OpBuilder, numbers: Any, operands: Values) -> ir.Value | None:
+    """Return the elements of an update at all places of a tensor, in the order of a sort; None for other updates.
 
     Elements in order of these places are where they belong: that is a sort too.
     """
     if len(numbers.scattered_dims_to_operand_dims) != 1 or list(numbers.update_window_dims):
         return None
+    start, indices, update = operands
     (dim,), ndim = numbers.scattered_dims_to_operand_dims, len(update.type.shape)
+    if start.type != update.type or dim >= ndim:
+        return None
     others = [d for d in range(ndim) if d != dim]
     batch = numbers.input_batching_dims, numbers.scatter_indices_batching_dims
     if any(list(row) != others for row in batch) or numbers.index_vector_dim != ndim:
