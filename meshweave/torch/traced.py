@@ -390,7 +390,7 @@ def _traced(
                 *[None if isinstance(one, Tensor) else (None, one) for one in made],
             ]
             results = [one.detach() for one in made if isinstance(one, Tensor)]
-            after += behind[: len(places)]
+            after += [*behind[: len(places)], *rates.values()]
             return results, [value.detach() for value in after]
 
     examples = [*kept.values(), *[torch.zeros((), dtype=torch.float64)] * len(subjects.rates)]
@@ -453,7 +453,13 @@ def _finished(
     results, after = output.args[0]
     given = [node for node in graph.graph.nodes if node.op == "placeholder"]
     arguments = given[len(kept) + len(subjects.rates) :][:inputs]
-    for number, (old, new) in enumerate(zip(arguments, after[len(kept) :], strict=True)):
+    behind = after[len(kept) :]
+    for rate, old, new in zip(subjects.rates, given[len(kept) :], behind[inputs:]):
+        if not _same(old, new):
+            raise UsageError(
+                f"from_torch: {name} changes {rate}: change it outside of the step, or by a scheduler"
+            )
+    for number, (old, new) in enumerate(zip(arguments, behind[:inputs], strict=True)):
         if not _same(old, new):
             raise UsageError(
                 f"from_torch: {name} writes tensor {number} of its arguments, {tuple(old.meta['val'].shape)}: return"
@@ -620,7 +626,7 @@ def _stepping(
     home: _Traced,
     calls: Sequence[SchedulerCall],
 ) -> Iterator[None]:
-    """Let an optimizer step with learning rates that are tensors.
+    """Let an optimizer step with learning rates that are tensors, and whatever reads these in the step read the same.
 
     Raises UsageError where its state is not there yet, or is more than tensors.
     """
@@ -632,7 +638,9 @@ def _stepping(
     def unchanged() -> None:
         for group, old in zip(optimizer.param_groups, said, strict=True):
             for key, value in group.items():
-                if key != "params" and value is not old.get(key) and value != old.get(key):
+                before = groups[id(group)] if key == "lr" else old.get(key)
+                same = value is before or (key != "lr" and value == before)
+                if key != "params" and not same:
                     raise UsageError(
                         f"from_torch: {step} changes {key} of {kind}: change it outside of the step, or by a scheduler"
                     )
@@ -642,7 +650,6 @@ def _stepping(
         unchanged()
         for group in optimizer.param_groups:
             group |= {k: v for k, v in _TRACEABLE.items() if k in group}
-            group["lr"] = groups[id(group)]
         home.stepping = True
         exact.__enter__()
 
@@ -650,10 +657,12 @@ def _stepping(
         exact.__exit__(None, None, None)
         home.stepping = False
         for group, old in zip(optimizer.param_groups, said, strict=True):
-            group |= {k: old[k] for k in ("lr", *_TRACEABLE) if k in old}
+            group |= {k: old[k] for k in _TRACEABLE if k in old}
 
     hooks = [optimizer.register_step_pre_hook(begin), optimizer.register_step_post_hook(end)]
     kind = type(optimizer).__name__
+    for group in optimizer.param_groups:
+        group["lr"] = groups[id(group)]
     try:
         yield
         unchanged()

@@ -358,6 +358,15 @@ def test_refusals() -> None:
     )
     assert optimizer.param_groups[0]["lr"] == 0.1
 
+    def scales_rate(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.param_groups[0]["lr"] *= 0.5
+        return clearing_first(model, optimizer, x, y)
+
+    assert "changes lr of SGD" in refused(scales_rate, x, y) or "changes optimizer.lr" in refused(
+        scales_rate, x, y
+    )
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
     def early(x: Tensor, y: Tensor) -> Tensor:
         schedule.step()
         return clearing_first(model, optimizer, x, y)
@@ -406,6 +415,30 @@ def test_refusals() -> None:
     model.up.weight.requires_grad_(False)
     with pytest.raises(UsageError, match=r"up.weight has another requires_grad"):
         step(model, optimizer, x, y)
+
+
+def test_a_learning_rate_that_a_step_reads_is_that_of_the_call() -> None:
+    (x, y), found = data(), []
+    for model, compiled in zip(twins(), (False, True)):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(x: Tensor, y: Tensor, m: Any = model, o: Any = optimizer) -> tuple[Tensor, Any]:
+            o.zero_grad()
+            loss = F.cross_entropy(m(x), y)
+            loss.backward()
+            rate = o.param_groups[0]["lr"]
+            with torch.no_grad():
+                for p in m.parameters():
+                    p.mul_(1 - 0.5 * rate)
+            o.step()
+            return loss, rate
+
+        run = mw.from_torch(step, (x, y, model, optimizer)) if compiled else step
+        for rate in (0.1, 0.7, 0.2):
+            optimizer.param_groups[0]["lr"] = rate
+            assert float(run(x, y, model, optimizer)[1]) == rate
+        found.append(model)
+    same_state(found[1], found[0])
 
 
 def scheduled(optimizer: Any, kind: str) -> Any:
