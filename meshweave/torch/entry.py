@@ -124,11 +124,6 @@ def from_torch(
         )
     made = one_of_all(leaves, dims, at_sizes, lambda one: one.text)
     exported, _, where = made.traced[0]
-    if exported.written:
-        raise UsageError(
-            f"from_torch: {kind} writes {exported.names[next(iter(exported.written.values()))]}: "
-            "a program whose sizes each call chooses writes no argument and no buffer"
-        )
     exported.outputs = [
         one._replace(
             constant=_constant(k, made.sizes, [t.exported.outputs[k] for t in made.traced])

@@ -169,16 +169,7 @@ class TorchProgram:
             began = time.perf_counter()
             made = run_arrays(self._executable, [given[name] for name in names])
             self.seconds["run"] = time.perf_counter() - began
-        for number, index in self._exported.written.items():
-            leaf = states.get(name := names[index])
-            if leaf is None:
-                self.parameters[name] = made[number]
-            elif isinstance(leaf, Array):
-                leaf.become(made[number])
-            elif isinstance(leaf, np.ndarray):
-                leaf[...] = to_torch(made[number]).numpy()
-            else:
-                leaf.detach().copy_(to_torch(made[number]))
+        self._keep_written(made, states)
         found = enumerate(self._exported.outputs)
         return [
             one.constant
@@ -188,6 +179,19 @@ class TorchProgram:
             else to_torch(made[one.result])
             for k, one in found
         ]
+
+    def _keep_written(self, made: Sequence[Array], states: Mapping[str, Any]) -> None:
+        """Let parameters, and the arguments `states` by name, be what the program has written."""
+        for number, index in self._exported.written.items():
+            leaf = states.get(name := self._exported.names[index])
+            if leaf is None:
+                self.parameters[name] = made[number]
+            elif isinstance(leaf, Array):
+                leaf.become(made[number])
+            elif isinstance(leaf, np.ndarray):
+                leaf[...] = to_torch(made[number]).numpy()
+            else:
+                leaf.detach().copy_(to_torch(made[number]))
 
     def _write_back(self, ports: Ports, leaves: Sequence[object]) -> None:
         """Let arguments that the program writes be what they are after it."""
@@ -304,16 +308,21 @@ class TorchLengths(TorchProgram):
             for leaf, index in zip(leaves, self._exported.inputs, strict=True)
             if index is not None
         }
-        values: list[Any] = [
-            self.parameters.get(n, given.get(k)) for k, n in enumerate(self._exported.names)
-        ]
-        began = time.perf_counter()
-        try:
-            made: Sequence[Array] = self._compiled.call(values)
-        except MeshweaveError as error:
-            raise type(error)(f"{self.name}: {error.message}") from None
-        self.seconds["run"] = time.perf_counter() - began
-        sizes = self._compiled.sizes([np.shape(value) for value in values])
+        names, states = self._exported.names, dict[str, Any]()
+        for leaf, index in zip(leaves, self._exported.inputs, strict=True):
+            if index is not None and names[index] in self.written:
+                states[names[index]] = leaf
+                given[index] = leaf if isinstance(leaf, Array) else np.array(given[index])
+        with self._lock:
+            values: list[Any] = [self.parameters.get(n, given.get(k)) for k, n in enumerate(names)]
+            began = time.perf_counter()
+            try:
+                sizes = self._compiled.sizes([np.shape(value) for value in values])
+                made: Sequence[Array] = self._compiled.call(values)
+            except MeshweaveError as error:
+                raise type(error)(f"{self.name}: {error.message}") from None
+            self.seconds["run"] = time.perf_counter() - began
+            self._keep_written(made, states)
         return [
             (one.constant.at(sizes) if isinstance(one.constant, Formula) else one.constant)
             if one.result is None

@@ -303,3 +303,32 @@ def test_pieces_of_a_module_see_what_the_others_write() -> None:
         with torch.no_grad():
             for k in range(3):
                 near(fast(torch.ones(64)), torch.full((64,), 2.0 * (k + 1)))
+
+
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+def test_state_is_written_by_calls_of_any_size(mesh: str | None) -> None:
+    """As many rows as a call has go into a buffer where it lies; an argument is what is written to it."""
+
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(16, 4))
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x: Any, places: Any, total: Any) -> Any:
+            self.cache.index_copy_(0, places, x)
+            self.calls.add_(1)
+            total.add_(x.sum(0))
+            return (x @ self.cache.T).softmax(-1) @ self.cache
+
+    n, module, mine, own = mw.Dim("n", max=8), Kept(), torch.zeros(4), torch.zeros(4)
+    kinds = mw.ShapeDtype((n, 4), "f32"), mw.ShapeDtype((n,), "i64"), mine
+    placements = {"cache": "[x, _]"} if mesh else None
+    with mw.from_torch(Kept(), kinds, placements, mesh) as program:
+        for size, first in ((8, 0), (3, 2), (1, 15)):
+            x, places = torch.randn(size, 4), torch.arange(size) + first
+            near(program(x, places, mine), module(x, places, own))
+            near(mine, own)
+        near(torch.from_numpy(program.parameters["cache"].numpy()), module.cache)
+        assert program.parameters["calls"].numpy() == 3
+        assert set(program.program.bundle.manifest.donated.values()) == {0, 1, 2}
