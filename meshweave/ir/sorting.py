@@ -20,10 +20,7 @@ from meshweave.ir.build import (
 )
 from meshweave.ir.ops import body_of, producer, terminator
 from meshweave.ir.scatters import scatter
-
-FEW = 8
-"""Elements of a row for each one that is wanted in order, from which on ranks look for their own first, and all gather
-what they have found. Else rows are sorted, of which ranks may have parts."""
+from meshweave.ir.wanted import FEW
 
 Precedes = Callable[[OpBuilder, Values], ir.Value]
 """Build an i1 that tells whether an element must come before another, from both of each tensor: x0, y0, x1, y1, ..."""

@@ -19,8 +19,9 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, is_used, move_body, ops_named, producer, replace_op
 from meshweave.ir.scans import scan
 from meshweave.ir.scatters import scatter
-from meshweave.ir.sorting import FEW, Order, sort
+from meshweave.ir.sorting import Order, sort
 from meshweave.ir.sorting import first as first_of
+from meshweave.ir.wanted import FEW
 
 _Int, _Float = arith.CmpIPredicate, arith.CmpFPredicate
 _ASCENDING = {

@@ -26,7 +26,8 @@ from meshweave.ir.ops import producer
 from meshweave.ir.routines import LAPACK, RoutineCall
 from meshweave.ir.scans import SCAN, Scan
 from meshweave.ir.scatters import SCATTER, Scatter
-from meshweave.ir.sorting import FEW, ORDER, SORT
+from meshweave.ir.sorting import ORDER, SORT
+from meshweave.ir.wanted import FEW
 from meshweave.layout.factors import (
     FOUND,
     JOINED,

@@ -11,7 +11,7 @@ from meshweave.frontends.python.functions.index import take_along_axis
 from meshweave.frontends.python.functions.manipulate import axis_of
 from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
-from meshweave.ir.sorting import FEW
+from meshweave.ir.wanted import FEW
 
 
 def argsort(
