@@ -210,6 +210,17 @@ def test_unknown_sdy_ops_are_refused_at_their_place(op):
     assert refusal(text).startswith(f"p.mlir:5:10: sdy.{op}")
 
 
+def test_an_op_that_says_nothing_is_refused_at_its_place():
+    text = """module {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func public @main(%a: tensor<8xf32>) -> tensor<8xf32> {
+    %0 = "sdy.sharding_constraint"(%a) : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}"""
+    assert refusal(text) == 'p.mlir:4:10: sdy.sharding_constraint: it has no attribute "sharding"'
+
+
 def test_gspmd_annotations_are_refused_unless_replicated():
     body = """module {
   func.func public @main(%a: tensor<8xf32> {mhlo.sharding = "SHARDING"}) -> tensor<8xf32> {

@@ -6,7 +6,7 @@ This runs after inlining, on StableHLO: the only function is the entry function.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from meshweave.dialects.dist import DONATE, TAKES, UNSIGNED, WEIGHT, LayoutAttr
 from meshweave.errors import CompileError, LayoutError
@@ -45,7 +45,7 @@ class Meshes:
 
     def __init__(self, ops: Ops) -> None:
         self.declared = {
-            op.attributes["sym_name"].value: _declared(op) for op in ops.get("sdy.mesh", ())
+            required(op, "sym_name").value: _declared(op) for op in ops.get("sdy.mesh", ())
         }
         self.used: MeshText | None = None
         self.used_at = ""
@@ -107,11 +107,18 @@ def errors_at(where: Place, about: str = "") -> Iterator[None]:
         raise CompileError(f"{about}{error.message}", location_text(where)) from None
 
 
+def required(op: ir.Operation, name: str) -> Any:
+    """Return an attribute of an op of Shardy, which nothing has verified. Raises CompileError where there is none."""
+    if name not in op.attributes:
+        raise CompileError(f'{op.name}: it has no attribute "{name}"', location_text(op.location))
+    return op.attributes[name]
+
+
 def _declared(op: ir.Operation) -> MeshText:
     with errors_at(op):
         if "mesh" not in op.attributes:
             raise CompileError("sdy.mesh needs a mesh")
-        return parse_mesh(str(op.attributes["mesh"]))
+        return parse_mesh(str(required(op, "mesh")))
 
 
 def _axes_text(mesh: MeshText) -> str:
@@ -216,7 +223,7 @@ def import_constraints(ops: Ops, meshes: Meshes) -> None:
     """Turn every sdy.sharding_constraint into dist.constrain."""
     for op in ops.get("sdy.sharding_constraint", ()):
         value, result = op.operands[0], op.results[0]
-        sharding = read_at(op, str(op.attributes["sharding"]), value.type, meshes)
+        sharding = read_at(op, str(required(op, "sharding")), value.type, meshes)
         around = op.parent.name
         # In a reducer or comparator values are elements, which have no layout.
         scalar = around.startswith("stablehlo.") and around not in _CONTROL
@@ -251,7 +258,7 @@ def _says_nothing(sharding: ShardyLayout, op: ir.Operation) -> bool:
     if manual is None:
         return False
     with errors_at(op):
-        axes = parse_axes(str(manual.attributes["manual_axes"]))
+        axes = parse_axes(str(required(manual, "manual_axes")))
     if sharding.named_axes & set(axes):
         raise CompileError(
             f"sharding_constraint over {', '.join(sorted(sharding.named_axes))} inside "
@@ -275,7 +282,7 @@ def import_groups(
     """Give the values of each sdy.sharding_group the sharding that one of them has. Raises where none has."""
     groups: dict[int, list[ir.Operation]] = {}
     for op in ops.get("sdy.sharding_group", ()):
-        groups.setdefault(op.attributes["group_id"].value, []).append(op)
+        groups.setdefault(required(op, "group_id").value, []).append(op)
     for number, members in groups.items():
         said = [_said_of(main, op, meshes, arguments) for op in members]
         known = next((attrs for attrs in said if attrs), None)
@@ -307,7 +314,7 @@ def _said_of(
     around = [use.owner.operation for use in value.uses] + ([maker] if maker is not None else [])
     for op in around:
         if op.name == "sdy.sharding_constraint":
-            sharding = read_at(op, str(op.attributes["sharding"]), value.type, meshes)
+            sharding = read_at(op, str(required(op, "sharding")), value.type, meshes)
             return layout_attributes(sharding, op)
         if op.name == "dist.constrain":  # of a sharding on the op that makes it
             return {name: op.attributes[name] for name in _SAID if name in op.attributes}

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshweave.dialects.dist import LayoutAttr, axes_attr
 from meshweave.errors import CompileError, MeshweaveError
-from meshweave.frontends.shardy.importer import Meshes, errors_at, manual_around
+from meshweave.frontends.shardy.importer import Meshes, errors_at, manual_around, required
 from meshweave.frontends.shardy.shardings import ShardyLayout, parse_axes, parse_per_value
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64, tensor_type
@@ -105,7 +105,7 @@ def _interface(op: ir.Operation, meshes: Meshes) -> _ManualInterface:
         raise CompileError(text, location_text(op))
     with errors_at(op):
         ins, outs = (parse_per_value(str(op.attributes[name])) for name in names[:2])
-        axes = parse_axes(str(op.attributes["manual_axes"]))
+        axes = parse_axes(str(required(op, "manual_axes")))
     for shardings, values in ((ins, op.operands), (outs, op.results)):
         if len(shardings) != len(values):
             raise CompileError(
@@ -115,7 +115,7 @@ def _interface(op: ir.Operation, meshes: Meshes) -> _ManualInterface:
         for sharding, value in zip(shardings, values, strict=True):
             meshes.read(sharding, value.type, op)
     around = manual_around(op)
-    outer = parse_axes(str(around.attributes["manual_axes"])) if around is not None else ()
+    outer = parse_axes(str(required(around, "manual_axes"))) if around is not None else ()
     if set(outer) & set(axes):
         raise CompileError(
             f"a manual computation over {', '.join(axes)} inside one over {', '.join(outer)}: other axes are right",
