@@ -205,7 +205,7 @@ class Without:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_products_that_the_library_has_no_algorithm_for(dtype: str, bundle_of, runs_on) -> None:
-    case = Case("product", lambda xp, a, b: a @ b, ((100, 77), (77, 90)))
+    case = Case("product_alone", lambda xp, a, b: a @ b, ((100, 77), (77, 90)))
     bundle = bundle_of(case, dtype)
     assert bundle.manifest.gemms
     library = Without(recorded() if runs_on == "emulate" else SystemLibrary())
