@@ -40,7 +40,10 @@ BLOCKS = 264  # of the grid, about: two for each multiprocessor
 MOST_PIECES = 64
 SHORTEST = 64  # depth of a piece, at least
 WARPS_ALONG, WARPS_ACROSS = 4, 8
-DEPTH_ACROSS = 4  # elements of the depth that a thread reads before it adds
+DEPTH_ACROSS, DEPTH_OF_MORE = (
+    16,
+    4,
+)  # elements of the depth that a thread reads before it adds; of more rows than 4
 _WIDTH = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
 
 
@@ -111,7 +114,7 @@ def shape_of(product: Contraction, found: Sides, facts: Facts) -> FewShape | Non
         least = SHORTEST * 32 // 8 // lanes  # groups: a few turns of a warp
     else:
         lanes = _lanes(product, weights, facts, weights.rows.sizes[-1], False)
-        per = DEPTH_ACROSS
+        per = DEPTH_ACROSS if found.few.rows.count <= 4 else DEPTH_OF_MORE
         while product.k[-1] % per:
             per //= 2
         groups, tiles = product.depth // per, -(-lines // (32 * lanes))
