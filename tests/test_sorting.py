@@ -121,7 +121,7 @@ def _same(jax, function, x):
         np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
 
 
-def test_gpus_sort_in_loops():
+def test_gpus_sort_in_passes():
     source = """
 func.func public @main(%a: tensor<3x9xf32> {[_, _]}) -> (tensor<3x4xi32> {[_, _]}) {
   %0 = "mw.order"(%a) {dim = 1 : i64} : (tensor<3x9xf32>) -> tensor<3x4xi32>

@@ -275,21 +275,85 @@ DIGIT = 8
 BUCKETS = 1 << DIGIT
 
 
-def in_loops(op: ir.Operation) -> ir.Value:
-    """Sort the places along with the elements, in loops, for targets without a kernel for it."""
+def in_passes(op: ir.Operation) -> ir.Value:
+    """Sort the places along with their codes for targets without a kernel for it: merge runs of 1, 2, 4, .. in pairs.
+
+    In each pass every element of the result looks up by bisection which element of the two runs it is.
+    """
     keys, b, how = op.operands[0], OpBuilder.before(op), Order.of(op)
     dim, shape = op.attributes["dim"].value, list(keys.type.shape)
-    i32 = ir.IntegerType.get_signless(32)
+    size, i32 = shape[dim], ir.IntegerType.get_signless(32)
+    wide = ir.IntegerType.get_signless(
+        64 if getattr(keys.type.element_type, "width", 64) > 32 else 32
+    )
+    into = b.empty(tensor_type(shape, i32))
 
     def place(inner: OpBuilder, arguments: list[ir.Value]) -> ir.Value:
         return inner.one("arith.index_cast", i32, inner.loop_index(dim))
 
-    def precedes(inner: OpBuilder, pairs: Values) -> ir.Value:
-        return inner.compare(_Cmp.ult, how.code(inner, pairs[0]), how.code(inner, pairs[1]))
+    def code(inner: OpBuilder, arguments: list[ir.Value]) -> ir.Value:
+        return how.code(inner, arguments[0])
 
-    places = b.elementwise([], b.empty(tensor_type(shape, i32)), place)
-    made = sorted_rows(b, [keys, places], dim, precedes)[1]
-    return b.extract_slice(made, op.results[0].type, [0] * len(shape), op.results[0].type.shape)
+    places = b.elementwise([], into, place)
+    codes = b.elementwise([keys], b.empty(tensor_type(shape, wide)), code)
+    for number in range((size - 1).bit_length() if size else 0):
+
+        def source(
+            inner: OpBuilder,
+            arguments: list[ir.Value],
+            number: int = number,
+            codes: ir.Value = codes,
+        ) -> ir.Value:
+            return inner.one("arith.index_cast", i32, _merged(inner, codes, dim, number))
+
+        taken_from = b.elementwise([], into, source)
+        codes, places = (taken(b, each, taken_from, dim) for each in (codes, places))
+    return b.extract_slice(places, op.results[0].type, [0] * len(shape), op.results[0].type.shape)
+
+
+def _merged(b: OpBuilder, codes: ir.Value, dim: int, number: int) -> ir.Value:
+    """Build the place of the element that comes to the place of the loops when runs of 2^number are merged in pairs.
+
+    Among the first `here` elements of the merged run are `low` of the left one: as many as are not behind an element
+    of the right one that would have to be among them, too. Of equal ones the left comes first.
+    """
+    shape = list(codes.type.shape)
+    at = [b.loop_index(d) for d in range(len(shape))]
+    zero, one, size, width = b.index(0), b.index(1), b.index(shape[dim]), b.index(1 << number)
+    last = b.index(shape[dim] - 1)
+
+    def element(place: ir.Value) -> ir.Value:
+        held = b.binary("minsi", b.binary("maxsi", place, zero), last)
+        return b.element(codes, [*at[:dim], held, *at[dim + 1 :]])
+
+    here = b.binary("remui", at[dim], b.index(2 << number))
+    left = b.binary("subi", at[dim], here)
+    of_left = b.binary("minsi", b.binary("subi", size, left), width)
+    right = b.binary("addi", left, of_left)
+    of_right = b.binary("minsi", b.binary("subi", size, right), width)
+    low = b.binary("maxsi", b.binary("subi", here, of_right), zero)
+    high = b.binary("minsi", here, of_left)
+    for _ in range(number + 1):
+        goes_on = b.compare(_Cmp.slt, low, high)
+        middle = b.binary("shrsi", b.binary("addi", low, high), one)
+        other = b.binary("subi", b.binary("addi", right, here), b.binary("addi", middle, one))
+        behind = b.compare(_Cmp.ult, element(other), element(b.binary("addi", left, middle)))
+        low, high = (
+            b.select(b.select(behind, _no(b), goes_on), b.binary("addi", middle, one), low),
+            b.select(b.binary("andi", goes_on, behind), middle, high),
+        )
+    first, second = (
+        b.binary("addi", left, low),
+        b.binary("subi", b.binary("addi", right, here), low),
+    )
+    behind = b.compare(_Cmp.ult, element(second), element(first))
+    more = b.compare(_Cmp.slt, second, b.binary("addi", right, of_right))
+    takes_right = b.binary("ori", b.binary("andi", more, behind), b.compare(_Cmp.sge, low, of_left))
+    return b.select(takes_right, second, first)
+
+
+def _no(b: OpBuilder) -> ir.Value:
+    return b.integer(0, ir.IntegerType.get_signless(1))
 
 
 def sorted_rows(b: OpBuilder, inputs: Values, dim: int, precedes: Precedes) -> list[ir.Value]:

@@ -13,7 +13,7 @@ from meshweave.ir.ops import replace_op
 from meshweave.ir.routines import LAPACK
 from meshweave.ir.scans import SCAN, by_doubling
 from meshweave.ir.scatters import SCATTER, in_rounds
-from meshweave.ir.sorting import ORDER, SORT, in_loops, spread
+from meshweave.ir.sorting import ORDER, SORT, in_passes, spread
 from meshweave.lowering.host.narrow import CONVERSIONS, round_once
 from meshweave.transforms.base import ops_of
 
@@ -42,7 +42,7 @@ def run(module: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
         for op in ops_of(module.operation, SORT):
             replace_op(op.operation, spread(op.operation))
         for op in ops_of(module.operation, ORDER):
-            replace_op(op.operation, [in_loops(op.operation)])
+            replace_op(op.operation, [in_passes(op.operation)])
         for op in ops_of(module.operation, LAPACK):
             replace_op(op.operation, factored_in_loops(op.operation))
         round_once(  # LLVM's own way is a function that no library here has, on some CPUs

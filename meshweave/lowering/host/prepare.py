@@ -23,7 +23,7 @@ from meshweave.ir.scans import SCAN, by_doubling, generic_scan
 from meshweave.ir.scatters import SCATTER, in_rounds
 from meshweave.ir.scores.attention import ATTENTION, spelled
 from meshweave.ir.scores.reduced import REDUCED_SCORES, spelled_sums
-from meshweave.ir.sorting import ORDER, SORT, SWITCH, coded, in_loops, spread
+from meshweave.ir.sorting import ORDER, SORT, SWITCH, coded, in_passes, spread
 from meshweave.layout.layout import Layout
 from meshweave.transforms.base import functions, ops_of
 
@@ -96,7 +96,7 @@ def spell_out(function: ir.OpView, target: str) -> None:
         replace_op(op.operation, in_rounds(op.operation, target == "cpu"))
     for op in ops_of(function, ORDER):
         replace_op(
-            op.operation, [in_loops(op.operation) if target == "gpu" else _order(op.operation)]
+            op.operation, [in_passes(op.operation) if target == "gpu" else _order(op.operation)]
         )
     for op in ops_of(function, FFT):
         if any(0 in value.type.shape for value in (*op.operation.operands, *op.operation.results)):
