@@ -13,7 +13,7 @@
 // CHECK: "max_abs_err": 0.0
 // BUNDLE: on 2 ranks
 // LEAST: Dim n: min=12, a number from 1 to 11 is right
-// OPEN: run_sizes.mlir: dim 0 of argument 0 is open (n): a bound is right, --dim n=4096
+// OPEN: run_sizes.mlir:23:19: dim 0 of argument 0 is open (n): a bound is right, --dim n=4096
 // OTHER: --dim m: no ? is called so: say which, "m=11@0.0"; it has 0.0 (n)
 // PLACE: --dim m: argument 1 has no ? at dim 0; it has 0.0 (n)
 // USAGE: --dim n: a name and its bound is right

@@ -27,10 +27,14 @@ _ROUNDS = 64  # of `_SETTLE`, each of which settles what a region or such an op 
 
 @dataclass(frozen=True)
 class OpenArgument:
-    """Describe an argument as its program does. shape: with None where a size is open. names: of its dims, or ""."""
+    """Describe an argument as its program does.
+
+    shape: with None where a size is open. names: of its dims, or "". where: its place in the source.
+    """
 
     shape: tuple[int | None, ...]
     names: tuple[str, ...]
+    where: str
 
     @property
     def open(self) -> list[int]:
@@ -68,7 +72,7 @@ def _argument(
             f'argument {number} is {kind}, {LENGTHS} has {list(names)}: a name for each ?, and "" for a number',
             location_text(main),
         )
-    return OpenArgument(shape, names)
+    return OpenArgument(shape, names, location_text(body_of(main).arguments[number].location))
 
 
 def load_at(text: str, ctx: ir.Context, name: str, shapes: Sequence[Sequence[int]]) -> ir.Module:

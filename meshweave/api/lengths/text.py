@@ -58,7 +58,7 @@ def bounded(source: Source, sizes: Sequence[BoundedSize]) -> Source:
     opened = {(k, d): a.names[d] for k, a in enumerate(arguments) for d in a.open}
     if not sizes and not opened:
         return source
-    named = _named(opened, sizes, source.name)
+    named = _named(opened, sizes, [argument.where for argument in arguments])
     shapes = [
         tuple(named[k, d] if size is None else size for d, size in enumerate(argument.shape))
         for k, argument in enumerate(arguments)
@@ -77,9 +77,9 @@ def bounded(source: Source, sizes: Sequence[BoundedSize]) -> Source:
 
 
 def _named(
-    opened: dict[Place, str], sizes: Sequence[BoundedSize], program: str
+    opened: dict[Place, str], sizes: Sequence[BoundedSize], where: Sequence[str]
 ) -> dict[Place, Dim]:
-    """Return the dim of each open size."""
+    """Return the dim of each open size. where: the place of each argument in the source."""
     found: dict[Place, Dim] = {}
     only = sizes[0] if len(sizes) == 1 and not any(opened.values()) else None
     for size in sizes:
@@ -104,7 +104,7 @@ def _named(
         raise CompileError(
             f"{_place(place)} is open{f' ({said})' if said else ''}: a bound is right, "
             f"--dim {said or 'n'}=4096{'' if said or not sizes else f'@{place[0]}.{place[1]}'}",
-            program,
+            where[place[0]],
         )
     return found
 

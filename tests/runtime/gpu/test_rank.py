@@ -164,7 +164,7 @@ def worker():
     nbytes = -(-buffer_bytes(bundle.manifest) // mmap.PAGESIZE) * mmap.PAGESIZE
     os.ftruncate(memory, nbytes)
     os.ftruncate(board, StatusBoard.nbytes(1))
-    load = {"do": "load", "program": 1, "graph": False, "store": ""}
+    load = {"do": "load", "program": 1, "graph": False, "awaited": False, "store": ""}
     assert made._load(load, bundle.to_bytes(), [board]) == {"window": False}
     bind = {"do": "bind", "call": 7, "program": 1, "nbytes": nbytes}
     made._bind(bind, b"", [memory])
