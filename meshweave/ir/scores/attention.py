@@ -89,6 +89,18 @@ def _expr(form: Form) -> ir.AffineExpr:
     return made
 
 
+def maps_misfit(maps: ir.ArrayAttr, types: Sequence[ir.Type], sizes: Sequence[int]) -> str:
+    """Say what is wrong with the maps from loops of these sizes to tensors of these types; "" where they fit."""
+    for attr, type_ in zip(maps, types):
+        fits = isinstance(attr, ir.AffineMapAttr) and isinstance(type_, ir.RankedTensorType)
+        if not fits or (attr.value.n_dims, len(attr.value.results)) != (len(sizes), type_.rank):
+            return f"needs tensors, and of each a map over {len(sizes)} loops for each dim"
+        for form, extent in zip(map(form_of, attr.value.results), type_.shape):
+            if 1 + sum(factor * (sizes[loop] - 1) for loop, factor in form) != extent:
+                return f"has a map {attr} whose loops do not run over all of {type_}"
+    return ""
+
+
 def misfit(op: ir.Operation) -> str:
     """Say what is wrong with the attributes or types of an `mw.attention`; "" where they fit."""
     maps, sizes, bounds = (op.attributes.get(name) for name in ("maps", "sizes", "bounds"))
@@ -101,13 +113,8 @@ def misfit(op: ir.Operation) -> str:
         return "needs bounds of three numbers each"
     if not isinstance(op.attributes.get("rounded"), ir.TypeAttr):
         return "needs the type that weights are rounded to"
-    for attr, type_ in zip(maps, types):
-        fits = isinstance(attr, ir.AffineMapAttr) and isinstance(type_, ir.RankedTensorType)
-        if not fits or (attr.value.n_dims, len(attr.value.results)) != (len(sizes), type_.rank):
-            return f"needs tensors, and of each a map over {len(sizes)} loops for each dim"
-        for form, extent in zip(map(form_of, attr.value.results), type_.shape):
-            if 1 + sum(factor * (sizes[loop] - 1) for loop, factor in form) != extent:
-                return f"has a map {attr} whose loops do not run over all of {type_}"
+    if refused := maps_misfit(maps, types, sizes):
+        return refused
     written = [form_of(e) for e in maps[len(maps) - 1].value.results]
     kept = sorted([((loop, 1),) for loop in range(len(sizes) - 2)])
     return "" if sorted(written) == kept else "needs a result with a dim for each parallel loop"

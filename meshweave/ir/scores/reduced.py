@@ -12,7 +12,14 @@ from math import inf
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.ops import body_of
-from meshweave.ir.scores.attention import Form, LoopSpeller, affine_form, form_of, resized
+from meshweave.ir.scores.attention import (
+    Form,
+    LoopSpeller,
+    affine_form,
+    form_of,
+    maps_misfit,
+    resized,
+)
 
 REDUCED_SCORES, REDUCED = "mw.reduced_scores", "mw.reduced"
 """The op, and what a kernel says in its place."""
@@ -110,13 +117,8 @@ def reduced_misfit(op: ir.Operation) -> str:
         return f"needs a kind of {', '.join(NEUTRAL)}"
     if weighted and kind.value != "addf":
         return "needs the kind addf where it multiplies"
-    for attr, type_ in zip(maps, types):
-        fits = isinstance(attr, ir.AffineMapAttr) and isinstance(type_, ir.RankedTensorType)
-        if not fits or (attr.value.n_dims, len(attr.value.results)) != (len(sizes), type_.rank):
-            return f"needs tensors, and of each a map over {len(sizes)} loops for each dim"
-        for form, extent in zip(map(form_of, attr.value.results), type_.shape):
-            if 1 + sum(factor * (sizes[loop] - 1) for loop, factor in form) != extent:
-                return f"has a map {attr} whose loops do not run over all of {type_}"
+    if refused := maps_misfit(maps, types, sizes):
+        return refused
     written = [form_of(e) for e in maps[len(maps) - 1].value.results]
     parallel = range(batch + 2)
     once = len(set(written)) == len(written) and set(written) <= {((d, 1),) for d in parallel}

@@ -422,14 +422,8 @@ class SumsKernel(ProductKernel):
 
     def _keep(self, sums: Sequence[Value]) -> None:
         """Put the sums of this thread into shared memory, row by row."""
-        writer = self.writer
         row, column = self.first_row + (self.lane >> 2), (self.lane & 3) << 1
-        place = writer.offset(writer.shared(), row * self.pitch + column * 4)
-        for number in range(0, len(sums), 2):
-            tile, half = divmod(number // 2, 2)
-            down, across = divmod(tile, self.width // 8)
-            where = writer.offset(place, (down * 16 + half * 8) * self.pitch + across * 32)
-            writer.store(writer.vector(sums[number : number + 2]), where, 8)
+        self.keep_sums(sums, row, column, self.pitch, self.width // 8)
 
     def _store_rows(self, held: Sequence[Value]) -> None:
         """Join what the four lanes of a row have, and store it."""

@@ -67,6 +67,21 @@ class ProductKernel:
             base = writer.offset(base, digit * (stride * nbytes))
         return base
 
+    def keep_sums(
+        self, sums: Sequence[Value], row: Value, column: Value, pitch: int, across: int
+    ) -> None:
+        """Put what a thread has of C into shared memory, row by row.
+
+        row, column: of its first sum. pitch: bytes from row to row. across: fragments of 8 columns side by side.
+        """
+        writer = self.writer
+        place = writer.offset(writer.shared(), row * pitch + column * 4)
+        for number in range(0, len(sums), 2):
+            fragment, half = divmod(number // 2, 2)
+            down, right = divmod(fragment, across)
+            where = writer.offset(place, (down * 16 + half * 8) * pitch + right * 32)
+            writer.store(writer.vector(sums[number : number + 2]), where, 8)
+
     def store_sums(
         self,
         threads: int,

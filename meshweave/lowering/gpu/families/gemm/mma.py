@@ -164,15 +164,8 @@ class _MmaKernel(ProductKernel):
 
     def _keep(self, sums: Sequence[Value]) -> None:
         """Put the sums of this thread into shared memory, row by row."""
-        writer, shape = self.writer, self.shape
         row, column = self.warp_m + (self.lane >> 2), self.warp_n + ((self.lane & 3) << 1)
-        place = writer.offset(writer.shared(), row * self.pitch + column * 4)
-        count = shape.warp_n // 8
-        for number in range(0, len(sums), 2):
-            tile, half = number // 4, number // 2 % 2
-            down = tile // count * 16 + half * 8
-            where = writer.offset(place, down * self.pitch + tile % count * 32)
-            writer.store(writer.vector(sums[number : number + 2]), where, 8)
+        self.keep_sums(sums, row, column, self.pitch, self.shape.warp_n // 8)
 
     def _finish(self) -> None:
         """Finish the sums and store them."""
