@@ -68,6 +68,10 @@ def refusal(text):
             "%0 = stablehlo.iota dim = 99999999999 : tensor<4xf32>",
             "p.mlir:3:31: 99999999999 is too large",
         ),
+        (  # which ended the process in upstream's verifier
+            '%0 = "stablehlo.reduce_window"(%a, %a) <{padding = dense<0> : tensor<9223372036854775807x2xi64>}> ({}) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>',
+            "p.mlir:3:74: 9223372036854775807 is too large",
+        ),
         (
             "%1 = stablehlo.iota dim = 0 : tensor<99999x99999x99999xf32>\n    %0 = stablehlo.negate %a : tensor<4xf32>",
             "p.mlir:3:10: tensor<99999x99999x99999xf32> has 999970000299999 elements",

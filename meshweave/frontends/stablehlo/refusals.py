@@ -14,6 +14,7 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import Ops, body_of, functions_of, ops_where
 
 _HUGE = re.compile(r"(?<![\w.])\d{10,}")
+_SHAPE = re.compile(r"tensor<[\dx]*$")  # where a size is, also behind the numbers of a constant
 _NO_PLACE = {
     re.compile(r"complex<(?!f32>|f64>)"): "complex numbers are not supported",
     re.compile(r"stablehlo\.complex (?![^\n]*complex<)"): "complex numbers are not supported",
@@ -39,7 +40,8 @@ def refuse_early(text: str, name: str) -> None:
 
     for m in _HUGE.finditer(text):
         line = before(m)
-        if int(m.group()[:20]) >= 2**32 and "dense<" not in line and line.count('"') % 2 == 0:
+        constant = "dense<" in line and not _SHAPE.search(line)
+        if int(m.group()[:20]) >= 2**32 and not constant and line.count('"') % 2 == 0:
             raise CompileError(
                 f"{m.group()[:40]} is too large a number here", place(text, m.start(), name)
             )
