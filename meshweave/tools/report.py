@@ -50,12 +50,13 @@ def _report(
         hints=read_hints(options),
     )  # fmt: skip
     with made as (module, program):
-        from meshweave.lowering.gpu.roofline import launch_rows
         from meshweave.lowering.report import report_of
 
         report = report_of(module, program, options.chip or "")
         if program.target != "gpu" or strip:
             return report
+        from meshweave.lowering.gpu.roofline import launch_rows
+
         return replace(report, launches=launch_rows(program, options.chip or CHIP))
 
 

@@ -116,8 +116,6 @@ def required(op: ir.Operation, name: str) -> Any:
 
 def _declared(op: ir.Operation) -> MeshText:
     with errors_at(op):
-        if "mesh" not in op.attributes:
-            raise CompileError("sdy.mesh needs a mesh")
         return parse_mesh(str(required(op, "mesh")))
 
 

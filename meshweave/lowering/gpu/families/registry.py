@@ -124,7 +124,6 @@ class Chosen:
         self.target = target
         self.kernels: list[DeviceKernel] = []
         self._found: dict[object, int | LibraryProduct] = {}
-        self._spares: dict[str, int] = {}  # by entry
 
     def of(self, unit: KernelUnit, facts: Facts) -> int | LibraryProduct:
         """Return the number of the kernel that does what `unit` does, or the product of the library that it is.
@@ -150,11 +149,8 @@ class Chosen:
 
     def spare(self, product: LibraryProduct) -> int:
         """Return the number of the kernel that does a product where the library has no algorithm for it."""
-        kernel = spare_kernel(product.info)
-        if kernel.entry not in self._spares:
-            self._spares[kernel.entry] = len(self.kernels)
-            self.kernels.append(kernel)
-        return self._spares[kernel.entry]
+        info = product.info
+        return self.number(spare_kernel(info.dtype, info.result or info.dtype, info.accumulate))
 
     def name_of(self, unit: KernelUnit, facts: Facts) -> str:
         """Return the name, of those in `hints.fast_paths`, of the kernel that does a unit."""

@@ -8,6 +8,7 @@ passes over the updates of the others. Every element sees its updates in the ord
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -152,6 +153,9 @@ class _Writing:
         self.owners = self._owners() if found.alone else None
         memrefs: dict[object, ir.Value] = {}
         written = {found.memory(t.place.root) for t in found.writes}
+        offsets = defaultdict[object, set[object]](set)  # of each memory
+        for touch in found.touches:
+            offsets[found.memory(touch.place.root)].add(touch.place.offset)
         self._numbers: dict[ir.Value, int] = {}  # of the parameter of a memref
         self._parameters: list[Parameter] = []
         for touch in found.touches:
@@ -159,24 +163,9 @@ class _Writing:
             key = (root, touch.place.offset, touch.place.strides, touch.place.width)
             if key not in memrefs:
                 memrefs[key] = touch.memref
-                apart = (
-                    len(
-                        {
-                            t.place.offset
-                            for t in found.touches
-                            if found.memory(t.place.root) == root
-                        }
-                    )
-                    == 1
-                )
+                name, apart = f"p{len(memrefs) - 1}", len(offsets[root]) == 1
                 self._parameters.append(
-                    Parameter(
-                        f"p{len(memrefs) - 1}",
-                        GLOBAL,
-                        touch.place.width,
-                        apart,
-                        root not in written,
-                    )
+                    Parameter(name, GLOBAL, touch.place.width, apart, root not in written)
                 )
             self._numbers[touch.memref] = list(memrefs).index(key)
         self._memrefs = tuple(memrefs.values())
@@ -272,7 +261,6 @@ class _Writing:
 
     def _thread(self, thread: Value) -> None:
         """Write what a thread does; threads side by side have iterations of the innermost shared loop."""
-        writer = self.writer
         count = math.prod(self.sizes)
         mine, self._owner = thread, thread
         if self.owners is not None:
@@ -282,7 +270,6 @@ class _Writing:
             index = digit * step if start == 0 else digit * step + start
             self.values[loop.regions[0].blocks[0].arguments[0]] = index
         self._op(self.found.loop)
-        assert writer is self.writer
 
     def _block(self, block: ir.Block) -> None:
         """Write the ops of a block but its end."""

@@ -5,6 +5,8 @@ It takes all sizes as numbers, so a program has one for each kind of product, no
 
 from __future__ import annotations
 
+from functools import cache
+
 from meshweave.device import GemmInfo
 from meshweave.hints.fast_paths import DETERMINISTIC
 from meshweave.lowering.gpu.kernel import DeviceKernel
@@ -18,14 +20,14 @@ _NUMBERS = ("results", "m", "n", "k", "a_down", "a_along", "b_down", "b_along", 
 _STRIDES = ("a_batch", "b_batch", "d_batch")
 
 
-def spare_kernel(info: GemmInfo) -> DeviceKernel:
-    """Return the kernel that does products of the kind of `info`.
+@cache
+def spare_kernel(kind: str, result: str, accumulate: bool) -> DeviceKernel:
+    """Return the kernel that does products of elements of type `kind`; it adds to D, of type `result`, or writes it.
 
     p0, p1 and p2 are A, B and D; the numbers are those of `spare_numbers`. Sums are kept in f32, of f64 in f64, and
     rounded once.
     """
-    kind, result = info.dtype, info.result or info.dtype
-    adds = "_added" if info.accumulate else ""
+    adds = "_added" if accumulate else ""
     pointers = [Parameter(f"p{k}", GLOBAL, readonly=k < 2) for k in range(3)]
     scalars = [Parameter(name, "i64") for name in (*_NUMBERS, *_STRIDES)]
     b = DeviceWriter(f"{FAMILY}_{kind}_{result}{adds}", [*pointers, *scalars], SPARE_THREADS)
@@ -57,7 +59,7 @@ def spare_kernel(info: GemmInfo) -> DeviceKernel:
 
         (total,) = b.for_(b.constant(0, "i64"), b["k"], 1, [b.constant(0.0, wide)], step, "i64")
         place = element("p2", result, batch * b["d_batch"], row * b["d_down"], column)
-        if info.accumulate:
+        if accumulate:
             total = total + read(place, result)
         if result != wide:
             total = b.convert("arith.truncf", total, result)

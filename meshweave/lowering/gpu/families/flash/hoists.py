@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from meshweave.ir.expressions import Apply, Constant, Load, inputs
+from meshweave.ir.expressions import Apply, Constant, Load, inputs, needed
 from meshweave.lowering.gpu.nodes import DeviceFrame, DeviceIteration
 from meshweave.lowering.gpu.writer import Guard
 from meshweave.lowering.nests.bind import LoopNest, NestNode, loops_of
@@ -76,14 +76,8 @@ def hoists_of(
 
 def _reads(nest: LoopNest, node: int, scores: Collection[int]) -> bool:
     """Tell whether a node is made of what is read, and of no score."""
-    left, reads = [node], False
-    while left:
-        one = left.pop()
-        if one in scores:
-            return False
-        reads |= isinstance(nest.code[one], Load)
-        left += inputs(nest.code[one])
-    return reads
+    parts = needed(nest.code, [node])
+    return parts.isdisjoint(scores) and any(isinstance(nest.code[part], Load) for part in parts)
 
 
 def divides(node: NestNode) -> bool:
