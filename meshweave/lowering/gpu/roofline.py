@@ -29,9 +29,8 @@ from meshweave.lowering.nests.bind import LoopNest
 from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.report import LaunchRow
 
-_REGISTERS = (
-    65_536  # of a multiprocessor; a warp gets them in pieces of 256, and warps come four at a time
-)
+# Of a multiprocessor; a warp gets them in pieces of 256, and warps come four at a time.
+_REGISTERS = 65_536
 _TENSORS = ("flash", "gemm_mma", "gemm_tf32", "gemm_wgmma")  # families that use tensor cores
 _MOVES = ("arith.extf", "arith.truncf", "arith.select", "arith.bitcast", SCORES, WEIGHTED, REDUCED)
 
@@ -47,8 +46,8 @@ class WorkOfLaunch(NamedTuple):
 def launch_rows(program: LoweredProgram, chip: str) -> tuple[LaunchRow, ...]:
     """Return a row for each kernel and library product that the units of a program launch, in order.
 
-    Kernels are compiled for it, where the toolchain is installed. What copies for exchanges, and what does products
-    that the library has no algorithm for, is not among them.
+    Kernels are compiled for it, where the toolchain is installed. What copies for exchanges, loops over single
+    elements, and what does products that the library has no algorithm for, are not among them.
     """
     found = list(_launches(program, chip))
     kernels = [made for made, _, _ in found if isinstance(made, DeviceKernel)]

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from meshweave.device import Chip
 
-_SECTION = struct.Struct(
-    "<IIQQQQIIQQ"
-)  # name, type, flags, address, offset, size, link, info, alignment, entry size
+# Name, type, flags, address, offset, size, link, info, alignment, entry size.
+_SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _REGISTERS, _FRAME = 0x2F, 0x11  # EIATTR_REGCOUNT, EIATTR_FRAME_SIZE: symbol and number
 _SIZED = 4  # an attribute that is followed by its size

@@ -40,10 +40,8 @@ BLOCKS = 264  # of the grid, about: two for each multiprocessor
 MOST_PIECES = 64
 SHORTEST = 64  # depth of a piece, at least
 WARPS_ALONG, WARPS_ACROSS = 4, 8
-DEPTH_ACROSS, DEPTH_OF_MORE = (
-    16,
-    4,
-)  # elements of the depth that a thread reads before it adds; of more rows than 4
+# Elements of the depth that a thread reads before it adds, and those with more rows than 4.
+DEPTH_ACROSS, DEPTH_OF_MORE = 16, 4
 _WIDTH = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
 
 
