@@ -84,9 +84,9 @@ def _function(
 ) -> Answer:
     """Check function `g` of one rank against `f` of the whole program.
 
-    On one rank they may be written alike. Else terms are compared as they are written first; where that does not prove
-    all, with the rules of arithmetic. What both call or repeat is read once, and one trip for all of a loop; then,
-    where that does not prove all either, written out.
+    On one rank they may be written alike. Else terms are compared as they are written first: what both call or repeat
+    is read once, and one trip for all of a loop. What that leaves open is compared with the rules of arithmetic, with
+    calls and trips written out where that takes at most twice as long; else, or where it comes to a limit, read once.
     """
     if alike(ranks, f, g, functions_of(whole), functions_of(local)):
         return Answer(tuple([f"@{name} result {k}" for k in range(len(results_of(g)))]), (), ())
@@ -95,13 +95,17 @@ def _function(
     if not found.unproven:
         return found
     steps = StepLimit(MOST_STEPS if again else LEAST_STEPS)
-    check = _Check(ranks, said, Terms(most, apply), True, steps)
-    found = check.function(name, f, g, whole, local)
-    if found.status == 3 and check.was_short and (again or check.saved <= check.ops):
-        enough = most if again else min(most, max(LEAST_TERMS, 4 * check.ops))
-        check = _Check(ranks, said, Terms(enough, apply), False, steps)
-        more = check.function(name, f, g, whole, local)
-        return more if more.refuted or len(more.proven) > len(found.proven) else found
+    written = check.was_short and (again or check.saved <= check.ops)
+    for once in (False, True) if written else (True,):
+        enough = most if once or again else min(most, max(LEAST_TERMS, 4 * check.ops))
+        more = _Check(ranks, said, Terms(enough, apply), once, steps, {*found.proven})
+        made = more.function(name, f, g, whole, local)
+        if made.status != 3 or more.is_beyond:
+            return made
+        is_less = len(made.proven) < len(found.proven)  # it has come to a limit
+        found = found if is_less else made
+        if not (again or is_less):
+            break
     return found
 
 
@@ -126,15 +130,19 @@ def _called(module: ir.Module) -> set[str]:
 
 @dataclass
 class _Check:
+    """Check a function. shown: results that are proven already: only their layouts are looked at."""
+
     ranks: Ranks
     said: AttributeReader
     terms: Terms
     once: bool
     steps: StepLimit = field(default_factory=lambda: StepLimit(0))
+    shown: set[str] = field(default_factory=set)
     repeated: set[Hashable] = field(default_factory=set)
     ops: int = 0
     saved: int = 0
     was_short: bool = False
+    is_beyond: bool = False  # a slice may lie beyond the end of its tensor: nothing is proven
     proven: list[str] = field(default_factory=list)
     refuted: list[Finding] = field(default_factory=list)
     unproven: list[Finding] = field(default_factory=list)
@@ -154,8 +162,9 @@ class _Check:
             said = _attributes("res_attrs", f, g, len(values))
             for k, (want, got) in enumerate(zip(wanted, made)):
                 placing = self._placing(here, names[k], values[k], said[k])
-                if 0 in here.shape(values[k][0])[0]:
-                    self.proven.append(names[k])  # nothing to compute
+                nothing = 0 in here.shape(values[k][0])[0]
+                if nothing or names[k] in self.shown:
+                    self.proven.append(names[k])
                     continue
                 self._result(here, names[k], values[k][1], want, got, placing)
         except (LimitError, NotReadError) as error:
@@ -163,7 +172,8 @@ class _Check:
             for what, (_, value) in zip(names, values):
                 if what in open_:
                     self.unproven.append(Finding(what, location_text(value), str(error)))
-        if here.beyond:
+        self.is_beyond = bool(here.beyond)
+        if self.is_beyond:
             place, reason = here.beyond[0].place, here.beyond[0].reason
             self.unproven += [Finding(what, place, reason) for what in self.proven]
             self.proven = []

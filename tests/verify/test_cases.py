@@ -1,5 +1,7 @@
 """Values of one form in each case: irregular parts, stencils on their own result, edges, permutations of ranks."""
 
+from typing import Any
+
 import pytest
 from depth import some
 from verify import by_cases
@@ -8,9 +10,14 @@ from verify.pairs import compared
 
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
+from meshweave.verification import check
+from meshweave.verification.cases.keys import Keys
 from meshweave.verification.cases.ranges import partition
+from meshweave.verification.cases.resolve import Resolver, StepLimit
 from meshweave.verification.terms.indices import Expr, Var, inside, of_var, plus, substitute, times
 from meshweave.verification.terms.ranks import Placing, Ranks, index_var
+from meshweave.verification.terms.scalars import apply
+from meshweave.verification.terms.terms import LimitError, Node, Term, Terms
 
 PROGRAMS = by_cases.traced()
 INDEX, RANK = Var("i", "0", 4), Var("x", "x", 3)
@@ -89,3 +96,48 @@ def test_a_slice_at_a_number_that_no_rule_computes_is_not_proven() -> None:
     whole = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> }"
     assert compared(whole, loop.replace("FIRST", "0")).status == 0
     assert compared(whole, loop.replace("FIRST", "-1")).status == 3
+
+
+def test_products_of_sums_take_steps_for_all_that_they_multiply() -> None:
+    terms = Terms(1000, apply)
+
+    def total(first: int) -> Term:
+        made = Term(terms.put(Node("argument", (first,), (), "f32"), ()))
+        for k in range(first + 1, first + 20):
+            other = Term(terms.put(Node("argument", (k,), (), "f32"), ()))
+            made = Term(terms.put(Node("arith.addf", (), (made, other), "f32"), ()))
+        return made
+
+    made = Node("product", (1, 1), (total(0), total(100)), "f32")
+    both, steps = Term(terms.put(made, ())), StepLimit(1000)
+    Keys(Resolver(terms, steps), ()).of(both)
+    assert 20 * 20 // 16 < 1000 - steps.left < 150
+    with pytest.raises(LimitError):
+        Keys(Resolver(terms, StepLimit(1000 - steps.left - 1)), ()).of(both)
+
+
+def test_what_is_proven_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """func.func @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %e = math.exp %a : tensor<4xf32>
+  %t = arith.addf ONE, TWO : tensor<4xf32>
+  %p = arith.mulf %t, %b : tensor<4xf32>
+  %q = arith.mulf %p, %a : tensor<4xf32>
+  return %e, %q : tensor<4xf32>, tensor<4xf32>
+}"""
+    asked, compare = [], check._Check._result
+
+    def result(one: Any, walk: Any, what: str, *rest: Any) -> None:
+        asked.append(what)
+        compare(one, walk, what, *rest)
+
+    monkeypatch.setattr(check._Check, "_result", result)
+    whole = text.replace("ONE", "%a").replace("TWO", "%b")
+    local = whole.replace("%p = arith.mulf %t, %b", "%p = arith.mulf %t, %a")
+    local = local.replace("%q = arith.mulf %p, %a", "%q = arith.mulf %p, %b")
+    assert (
+        compared(
+            '"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()\n' + whole, local
+        ).status
+        == 0
+    )
+    assert asked == ["@main result 0", "@main result 1", "@main result 1"]

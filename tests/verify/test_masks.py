@@ -208,3 +208,37 @@ def test_one_block_after_another(mesh: "dict[str, str]") -> None:
     text = mw.jit(lambda x, *w: block(block(x, *w), *w), **options).lower(*arrays).as_text()
     found = answer(text)
     assert found.status == 0, found
+
+
+def sums_of_rows(name: str, first: int, sizes: tuple[int, int, int], kept: bool) -> str:
+    """For each row the sum of a part of `%a`, from place `first` on; kept: without what lies before the row."""
+    part = "x".join(map(str, sizes))
+    value = """%at = linalg.index 1 : index
+    %row = linalg.index 0 : index
+    %kept = arith.cmpi uge, %at, %row : index
+    %nothing = arith.constant 0.0 : f32
+    %value = arith.select %kept, %e, %nothing : f32"""
+    return f"""
+  %part{name} = tensor.extract_slice %a[{first}, 0, 0] [{", ".join(map(str, sizes))}] [1, 1, 1]
+      : tensor<8x3x3xf32> to tensor<{part}xf32>
+  %{name} = linalg.generic {{
+      indexing_maps = [affine_map<(r, g, i, j) -> (g, i, j)>, affine_map<(r, g, i, j) -> (r)>],
+      iterator_types = ["parallel", "reduction", "reduction", "reduction"]}}
+      ins(%part{name} : tensor<{part}xf32>) outs(%zero : tensor<4xf32>) {{
+  ^bb0(%in: f32, %sum: f32):
+    %e = math.exp %in : f32
+    {value if kept else ""}
+    %more = arith.addf %sum, {"%value" if kept else "%e"} : f32
+    linalg.yield %more : f32
+  }} -> tensor<4xf32>"""
+
+
+def test_parts_behind_a_mask_are_of_the_same_shape() -> None:
+    head = """func.func @main(%a: tensor<8x3x3xf32>) -> tensor<4xf32> {
+  %zero = arith.constant dense<0.0> : tensor<4xf32>"""
+    all_of_it = f"{head}{sums_of_rows('r', 0, (8, 2, 3), True)}\n  return %r : tensor<4xf32>\n}}"
+    for sizes, status in (((4, 2, 3), 0), ((4, 3, 2), 1)):
+        parts = sums_of_rows("p", 0, (4, 2, 3), True) + sums_of_rows("q", 4, sizes, False)
+        both = "%r = arith.addf %p, %q : tensor<4xf32>"
+        local = f"{head}{parts}\n  {both}\n  return %r : tensor<4xf32>\n}}"
+        assert compared(all_of_it, local).status == status

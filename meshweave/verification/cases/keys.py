@@ -9,7 +9,7 @@ only. Nothing is taken off itself, and nothing divided by itself: that is only r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from fractions import Fraction
 from itertools import product
 from math import isfinite, prod
@@ -30,15 +30,20 @@ MOST_WRITTEN = 128
 """Elements of a reduction that are written out."""
 MOST_SUMMANDS = 512
 """Products that are added up, beyond which a product of sums stays one."""
+PRODUCTS_PER_STEP = 16
+"""Products of products that take as long as a step."""
 _IDEMPOTENT = ("max", "min", "maxu", "minu", "or", "and")
 _SCALAR = ("arith.", "math.", "complex.")
 _SIGNS = {"arith.addf": 1, "arith.addi": 1, "arith.subf": -1, "arith.subi": -1}
 
 Product = frozenset[tuple[int, str, int]]
 """Numbers of values, each with "+", "-" or "0" for what it is raised to, and how often: nothing cancels."""
-Sum = dict[Product, Fraction]
+Number = int | Fraction
+"""A number that is exact; whole ones are integers, which take a tenth of the time."""
+Sum = dict[Product, Number]
 """How often each product is added."""
 _ONE: Product = frozenset()
+_NOTHING_ELSE: Sum = {_ONE: 1}
 
 
 class Keys:
@@ -153,7 +158,7 @@ class Keys:
             return self._factor(view)
         if node.op == "const":
             value = node.detail[0]
-            return {_ONE: Fraction(value)} if value else {}
+            return {_ONE: _exact(value)} if value else {}
         if node.op == "product":
             return self._multiplied(node, view)
         if node.op == "counted":
@@ -172,24 +177,24 @@ class Keys:
         made: Sum = {}
         for part, sign in parts:
             for factors, count in self._sum(part).items():
-                made[factors] = made.get(factors, Fraction(0)) + sign * count
+                made[factors] = made.get(factors, 0) + sign * count
         return made
 
     def _factor(self, view: Term) -> Sum:
         return self._factor_of(self.of(view))
 
     def _factor_of(self, number: int) -> Sum:
-        return {frozenset([(number, "+", 1)]): Fraction(1)}
+        return {frozenset([(number, "+", 1)]): 1}
 
     def _multiplied(self, node: Node, view: Term) -> Sum:
         """Return a product of sums as a sum of products, unless it is too long or may be 0 times infinity."""
         reads = self._reads(node, view)
-        made: Sum = {_ONE: Fraction(1)}
+        made: Sum = {_ONE: 1}
         for read, exponent in zip(reads, node.detail):
             if exponent <= 0:
                 sign = "-" if exponent else "0"
-                factor = {frozenset([(self.of(read), sign, max(1, -exponent))]): Fraction(1)}
-                made = _product(made, factor)
+                factor: Sum = {frozenset([(self.of(read), sign, max(1, -exponent))]): 1}
+                made = self._product(made, factor)
                 continue
             own = self._sum(read)
             if not own or len(made) * len(own) ** exponent > MOST_SUMMANDS:
@@ -198,20 +203,34 @@ class Keys:
                     self._number(("product", node.type, frozenset(numbers.items())))
                 )
             for _ in range(exponent):
-                made = _product(made, own)
+                made = self._product(made, own)
+        return made
+
+    def _product(self, a: Sum, b: Sum) -> Sum:
+        """Multiply sums. Raises LimitError where it takes too many steps."""
+        self.resolver.count(len(a) * len(b) // PRODUCTS_PER_STEP)
+        if a == _NOTHING_ELSE:
+            return b
+        made: Sum = {}
+        for one, count in a.items():
+            for other, times in b.items():
+                factors = _joined(one, other)
+                made[factors] = made.get(factors, 0) + count * times
         return made
 
 
-def _product(a: Mapping[Product, Fraction], b: Mapping[Product, Fraction]) -> Sum:
-    made: Sum = {}
-    for one, count in a.items():
-        for other, times in b.items():
-            powers = Counter[tuple[int, str]]()
-            for number, sign, power in (*one, *other):
-                powers[number, sign] += power
-            factors = frozenset([(n, s, p) for (n, s), p in powers.items()])
-            made[factors] = made.get(factors, Fraction(0)) + count * times
-    return made
+def _joined(one: Product, other: Product) -> Product:
+    """Multiply products: of what both have, the powers are added."""
+    powers = {(number, sign): power for number, sign, power in one}
+    for number, sign, power in other:
+        powers[number, sign] = powers.get((number, sign), 0) + power
+    return frozenset([(number, sign, power) for (number, sign), power in powers.items()])
+
+
+def _exact(value: float) -> Number:
+    """Return a number as an integer where it is one."""
+    exact = Fraction(value)
+    return exact.numerator if exact.denominator == 1 else exact
 
 
 def _is_sum(node: Node) -> bool:

@@ -50,9 +50,9 @@ class Resolver:
         self.cuts: list[Cut] = []
         self._known: dict[Term, Term] = {}
 
-    def count(self) -> None:
-        """Count a step. Raises LimitError where none is left."""
-        self._steps.left -= 1
+    def count(self, steps: int = 1) -> None:
+        """Count steps. Raises LimitError where none are left."""
+        self._steps.left -= steps
         if self._steps.left < 0:
             raise LimitError("the limit of steps that compare values case by case")
 

@@ -800,15 +800,17 @@ def _side_by_side(terms: Terms, kind: str, a: Term, b: Term) -> Term | None:
 
 def _behind_mask(terms: Terms, kind: str, a: Term, b: Term) -> Term | None:
     """Join a reduction, `b`, with that of a masked body, `a`, which at its places is the same without the mask."""
+    if not is_masked(terms, _inner_node(terms, kind, a.node)):
+        return None
     (body, over), (part, own) = _windows(terms, kind, a), _windows(terms, kind, b)
-    if not is_masked(terms, body.node) or not is_plain(body) or not is_plain(part):
+    if not over or not is_plain(body) or not is_plain(part):
         return None
     for grown, gone in product_of(over, own if len(own) == len(over) else [None]):
         rest, left = [v for v in over if v != grown], [v for v in own if v != gone]
-        if sorted(v.size for v in rest) != sorted(v.size for v in left):
-            continue
         length, place = (gone.size, of_var(gone)) if gone else (1, Expr(0))
         for order, shift in product_of(permutations(left), (-length, grown.size)):
+            if [v.size for v in order] != [v.size for v in rest]:
+                continue
             names = {x: of_var(y) for x, y in zip(rest, order)} | {grown: plus(place, Expr(shift))}
             if settled(terms, terms.composed(body, names)) == part:
                 new = Var("b", f"_{terms.fresh()}", grown.size + length)
