@@ -152,19 +152,73 @@ def _beaten(
     return mine[alive]
 
 
-def _summed(terms: Sequence[CostTerm], first: int | None = None) -> CostTerm:
-    """Return one term for the sum of several; first: a variable that comes first."""
-    scope = sorted({v for term in terms for v in term.variables})
-    if first is not None:
-        scope = [first, *[v for v in scope if v != first]]
-    sizes = {v: n for term in terms for v, n in zip(term.variables, term.table.shape)}
-    total = np.zeros([sizes[v] for v in scope])
+class _Sums:
+    """Add up terms in one piece of memory, for new pages take longer than sums."""
+
+    def __init__(self) -> None:
+        self.memory = np.empty(0)
+
+    def of(self, terms: Sequence[CostTerm], scope: Sequence[int]) -> Numbers:
+        """Return the sum as one table over all variables of the terms, in the order of `scope`, until the next call.
+
+        Terms of few variables are added up first: the whole table is written once or twice, not once for each term.
+        """
+        sizes = {v: n for term in terms for v, n in zip(term.variables, term.table.shape)}
+        place = {v: i for i, v in enumerate(scope)}
+        left = [(term.variables, _spread(term, place)) for term in _added(terms)]
+        left.sort(key=lambda one: one[1].size)
+        (first, total), have = left.pop(0), set[int]()
+        have.update(first)
+        while left:
+            grown = [prod([sizes[v] for v in have.union(variables)]) for variables, _ in left]
+            least = min(grown)
+            variables, table = left.pop(grown.index(least))
+            have.update(variables)
+            if len(have) < len(scope):
+                total = total + table
+                continue
+            if least > self.memory.size:
+                self.memory = np.empty(least)
+            total = np.add(total, table, self.memory[:least].reshape([sizes[v] for v in scope]))
+        return total
+
+
+def _added(terms: Sequence[CostTerm]) -> list[CostTerm]:
+    """Return terms of different variables with the same sum."""
+    alike: dict[tuple[int, ...], list[CostTerm]] = {}
     for term in terms:
-        order = sorted(range(len(term.variables)), key=lambda i: scope.index(term.variables[i]))
-        have = {term.variables[i] for i in order}
-        shape = [sizes[v] if v in have else 1 for v in scope]
-        total += term.table.transpose(order).reshape(shape)
-    return CostTerm(tuple(scope), total)
+        alike.setdefault(term.variables, []).append(term)
+    return [
+        same[0] if len(same) == 1 else CostTerm(v, np.sum([t.table for t in same], axis=0))
+        for v, same in alike.items()
+    ]
+
+
+def _spread(term: CostTerm, place: dict[int, int]) -> Numbers:
+    """Return the table of a term with an axis for each variable of a scope, of length 1 where the term lacks it."""
+    at = [place[v] for v in term.variables]
+    shape = [1] * len(place)
+    for i, n in zip(at, term.table.shape):
+        shape[i] = n
+    order = sorted(range(len(at)), key=at.__getitem__)
+    table: Numbers = term.table.transpose(order).reshape(shape)
+    return table
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Tell how a variable follows from those of a scope: it has the choice for which the terms cost least."""
+
+    variable: int
+    terms: tuple[CostTerm, ...]
+
+    def pick(self, picks: Sequence[int]) -> int:
+        """Return the choice; of equal ones the first."""
+        row: Numbers = np.zeros(1)
+        for t in self.terms:
+            at = [slice(None) if u == self.variable else picks[u] for u in t.variables]
+            row = row + t.table[tuple(at)]
+        return int(row.argmin())
 
 
 class _Elimination:
@@ -173,21 +227,27 @@ class _Elimination:
     def __init__(self, sizes: Sequence[int], terms: Sequence[CostTerm], most: int) -> None:
         self.sizes, self.terms, self.most = sizes, terms, most
         self.split, self.made = False, len(terms)
-        self.steps: list[tuple[int, tuple[int, ...], npt.NDArray[np.intp]]] = []
+        self.steps: list[_Step] = []
         self.buckets: dict[int, CostTerm] = dict(enumerate(terms))
         self.of: list[dict[int, None]] = [{} for _ in sizes]
         for number, term in enumerate(terms):
             for v in term.variables:
                 self.of[v][number] = None
-        self.neighbours: list[dict[int, None]] = [{} for _ in sizes]
-        for v in range(len(sizes)):
-            self._look(v)
-        self.known: dict[tuple[object, ...], tuple[Numbers, npt.NDArray[np.intp]]] = {}
+        self.neighbours: list[dict[int, int]] = [{} for _ in sizes]  # in how many terms
+        for term in terms:
+            self._meet(term.variables, 1)
+        self.known: dict[tuple[object, ...], Numbers] = {}
+        self.sums = _Sums()
 
-    def _look(self, v: int) -> None:
-        found = {u for number in self.of[v] for u in self.buckets[number].variables}
-        found.discard(v)
-        self.neighbours[v] = dict.fromkeys(sorted(found))
+    def _meet(self, variables: tuple[int, ...], by: int) -> None:
+        """Count a term among those in which its variables meet each other, or no more."""
+        for v in variables if len(variables) > 1 else ():
+            near = self.neighbours[v]
+            for u in variables:
+                if u != v:
+                    near[u] = near.get(u, 0) + by
+                    if not near[u]:
+                        del near[u]
 
     def entries(self, v: int) -> int:
         """Return the entries of the table that eliminating v takes."""
@@ -212,10 +272,9 @@ class _Elimination:
                 self.split = True
                 return total
             del left[v]
-            touched = self.neighbours[v]
+            touched = sorted(self.neighbours[v])
             total += self._eliminate(v)
             for u in touched:
-                self._look(u)
                 if left[u] != (entries := self.entries(u)):
                     left[u] = entries
                     heappush(queue, (entries, u))
@@ -223,31 +282,30 @@ class _Elimination:
 
     def _eliminate(self, v: int) -> float:
         """Take v out of the problem; return what no variable changes any more."""
-        numbers = list(self.of[v])
+        numbers, entries = list(self.of[v]), self.entries(v)
         mine = [self.buckets.pop(number) for number in numbers]
         for number, term in zip(numbers, mine):
+            self._meet(term.variables, -1)
             for u in term.variables:
                 del self.of[u][number]
-        parts = self._parts(v, mine)
+        parts = self._parts(v, mine, entries)
+        self.steps.append(_Step(v, tuple(parts[0] if parts else ())))
         constant = 0.0
         for part in parts:
-            best, scope, where = self._least(v, part)
-            if part is parts[0]:
-                self.steps.append((v, scope, where))
+            best, scope = self._least(v, part)
             if not scope:
                 constant += float(best)
                 continue
             self.made += 1
             self.buckets[self.made] = CostTerm(scope, best)
+            self._meet(scope, 1)
             for u in scope:
                 self.of[u][self.made] = None
-        if not parts:
-            self.steps.append((v, (), np.zeros((), np.intp)))
         return constant
 
-    def _parts(self, v: int, mine: list[CostTerm]) -> list[list[CostTerm]]:
-        """Group the terms of v so that no group's table is larger than the limit."""
-        if self.entries(v) <= self.most:
+    def _parts(self, v: int, mine: list[CostTerm], entries: int) -> list[list[CostTerm]]:
+        """Group the terms of v so that no group's table is larger than the limit. entries: of one table for all."""
+        if entries <= self.most:
             return [mine] if mine else []
         self.split = True
         groups: list[tuple[set[int], list[CostTerm]]] = []
@@ -262,26 +320,20 @@ class _Elimination:
                 groups.append((set(term.variables), [term]))
         return [group for _, group in groups]
 
-    def _least(
-        self, v: int, part: list[CostTerm]
-    ) -> tuple[Numbers, tuple[int, ...], npt.NDArray[np.intp]]:
-        """Return the least over v of the sum, its variables, and the choice of v that gives it."""
+    def _least(self, v: int, part: list[CostTerm]) -> tuple[Numbers, tuple[int, ...]]:
+        """Return the least over v of the sum, and its variables."""
         scope = sorted({u for term in part for u in term.variables} - {v})
         place = {u: i for i, u in enumerate([v, *scope])}
-        key = tuple((id(t.table), *[place[u] for u in t.variables]) for t in part)
+        key = tuple([(id(t.table), *[place[u] for u in t.variables]) for t in part])
         if key not in self.known:
-            table = _summed(part, v).table
-            where = table.argmin(axis=0)
-            best = np.take_along_axis(table, where[None], axis=0)[0]
-            self.known[key] = (best, where)
-        best, where = self.known[key]
-        return best, tuple(scope), where
+            self.known[key] = self.sums.of(part, [v, *scope]).min(axis=0)
+        return self.known[key], tuple(scope)
 
     def decoded(self) -> list[int]:
         """Return the choices that led to the least, the last eliminated first."""
         picks = [0] * len(self.sizes)
-        for v, scope, where in reversed(self.steps):
-            picks[v] = int(where[tuple([picks[u] for u in scope])])
+        for step in reversed(self.steps):
+            picks[step.variable] = step.pick(picks)
         return picks
 
 

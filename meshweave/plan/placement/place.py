@@ -89,6 +89,14 @@ class PlacementProblem:
                     self._bytes[self.variable(v)] = nbytes
         self._tables: dict[tuple[object, ...], Numbers] = {}
         self.layouts = _domains(self)
+        numbers: dict[tuple[Layout, ...], int] = {}
+        seen: dict[
+            int, int
+        ] = {}  # equal domains are mostly one tuple, whose layouts take long to hash
+        for domain in self.layouts:
+            if id(domain) not in seen:
+                seen[id(domain)] = numbers.setdefault(domain, len(numbers))
+        self._domain = [seen[id(domain)] for domain in self.layouts]
         self.sizes = [max(1, len(x)) for x in self.layouts] + [max(1, len(x)) for x in self.runs]
         self.terms = [*self._moves(), *self._work(), *self._interfaces()]
 
@@ -180,7 +188,7 @@ class PlacementProblem:
         source, target = ends
         times = self.times.values[source]
         nbytes = self._bytes[source]
-        key = ("pass", self.layouts[source], self.layouts[target], nbytes, times)
+        key = ("pass", self._domain[source], self._domain[target], nbytes, times)
         if key not in self._tables:
             here, there = self.layouts[source], self.layouts[target]
             self._tables[key] = times * self.prices.moves(here, there, self.mesh, nbytes)
@@ -192,7 +200,7 @@ class PlacementProblem:
         tensors: where it reads it; two operands in one layout are moved once.
         """
         times = self.times.values[v]
-        key = (number, tensors, self.layouts[v], times)
+        key = (number, tensors, self._domain[v], times)
         if key not in self._tables:
             self._tables[key] = times * self._ends(number, self.layouts[v], tensors)
         return self._tables[key]
@@ -270,49 +278,91 @@ def _closed(spec: Spec | None, layout: Layout) -> Spec:
 def _domains(work: PlacementProblem) -> list[tuple[Layout, ...]]:
     """Return the layouts that each value may have: what some op makes or wants it in, or what was said.
 
-    A value is handed on as a partial sum only to ops of its own region.
+    A value is handed on as a partial sum only to ops of its own region. Equal domains are one tuple.
     """
     graph = work.graph
-    found: list[dict[Layout, None]] = [{} for _ in graph.specs]
-    linear = _may_stay_partial(work)
+    found: list[dict[int, None]] = [{} for _ in graph.specs]
+    linear, numbers = _may_stay_partial(work), _Numbers()
+    ends = {number: _ends_by_number(runs, numbers) for number, runs in work.rules.items()}
     for op, (number, values) in enumerate(zip(graph.rule_of, graph.values_of)):
         if op in work.edges.passes:
             continue
-        runs = work.rules[number]
-        for v, ends, blocks in zip(values, runs.ends, runs.blocks):
+        for v, (blocks, sums) in zip(values, ends[number]):
             if v >= 0:
                 v = work.variable(v)
-                found[v].update(dict.fromkeys(blocks))
+                found[v].update(blocks)
                 if linear[v]:
-                    sums = [x for x, y in zip(ends, blocks) if x.partial and x.is_block]
-                    found[v].update(dict.fromkeys(sums))
-    _handed(work, found)
+                    found[v].update(sums)
+    _handed(work, found, numbers)
     sizes = work._axes
+    known: dict[tuple[int, ...], tuple[Layout, ...]] = {}
+    domains = []
+    for spec, own in zip(graph.specs, found):
+        key = tuple(own)
+        if key not in known:
+            known[key] = tuple([numbers.layouts[n] for n in key])
+        options = known[key]
+        domains.append(() if spec is None else _allowed(spec, options, sizes))
+    return domains
+
+
+class _Numbers:
+    """Number layouts in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.layouts: list[Layout] = []
+        self.of: dict[Layout, int] = {}
+
+    def number(self, layout: Layout) -> int:
+        """Return the number of a layout."""
+        found = self.of.setdefault(layout, len(self.layouts))
+        if found == len(self.layouts):
+            self.layouts.append(layout)
+        return found
+
+
+_Ends = tuple[dict[int, None], dict[int, None]]
+
+
+def _ends_by_number(runs: RuleRuns, numbers: _Numbers) -> list[_Ends]:
+    """Return for each tensor of a rule the numbers of the blocks it may lie in, and of those that are sums."""
     return [
-        () if spec is None else _allowed(spec, options, sizes)
-        for spec, options in zip(graph.specs, found)
+        (
+            dict.fromkeys(numbers.number(x) for x in blocks),
+            dict.fromkeys(
+                numbers.number(x) for x, y in zip(ends, blocks) if x.partial and x.is_block
+            ),
+        )
+        for ends, blocks in zip(runs.ends, runs.blocks)
     ]
 
 
-def _handed(work: PlacementProblem, found: list[dict[Layout, None]]) -> None:
-    """Let values that are handed on have the layouts of what they come from and become."""
-    passes = [
-        tuple(work.variable(v) for v in work.graph.values_of[op] if v >= 0)
-        for op in sorted(work.edges.passes)
-    ]
-    pairs = [ends for ends in passes if len(ends) == 2]
+def _handed(work: PlacementProblem, found: list[dict[int, None]], numbers: _Numbers) -> None:
+    """Let values that are handed on have the layouts of what they come from and become, but for sums."""
+    above = list(range(len(found)))
+
+    def root(v: int) -> int:
+        while above[v] != v:
+            above[v] = v = above[above[v]]
+        return v
+
+    pairs = []
+    for op in sorted(work.edges.passes):
+        ends = [work.variable(v) for v in work.graph.values_of[op] if v >= 0]
+        if len(ends) == 2:
+            pairs.append(ends)
+            first, second = sorted(map(root, ends))
+            above[second] = first
     for v, spec in enumerate(work.graph.specs):
         if spec is not None:
-            found[work.variable(v)].setdefault(spec.layout().without_partial())
-    changed = True
-    while changed:
-        changed = False
-        for a, b in pairs:
-            for here, there in ((a, b), (b, a)):
-                for layout in found[here]:
-                    if not layout.partial and layout not in found[there]:
-                        found[there][layout] = None
-                        changed = True
+            found[work.variable(v)].setdefault(numbers.number(spec.layout().without_partial()))
+    together: dict[int, dict[int, None]] = {}
+    members = list(dict.fromkeys(v for ends in pairs for v in ends))
+    for v in members:
+        whole = [n for n in found[v] if not numbers.layouts[n].partial]
+        together.setdefault(root(v), {}).update(dict.fromkeys(whole))
+    for v in members:
+        found[v].update(together[root(v)])
 
 
 def _may_stay_partial(work: PlacementProblem) -> list[bool]:
@@ -336,11 +386,11 @@ def _may_stay_partial(work: PlacementProblem) -> list[bool]:
 
 
 def _allowed(
-    spec: Spec, options: Mapping[Layout, None], sizes: Mapping[str, int]
+    spec: Spec, options: tuple[Layout, ...], sizes: Mapping[str, int]
 ) -> tuple[Layout, ...]:
     """Return the options that agree with what was said of a value."""
     if not spec.fixed and not any(spec.dims):
-        return tuple(options) or (spec.layout(),)
+        return options or (spec.layout(),)
     own = spec.layout()
     kept = {own: None}
     for layout in options:
