@@ -156,3 +156,24 @@ func.func private @f(%a: tensor<4xf32>) -> tensor<4xf32> {
 }
 """
     assert "@f ends in sdy.manual_computation, not in a return" in refusal(text)
+
+
+@pytest.mark.parametrize("name", ["in_shardings", "out_shardings", "manual_axes"])
+def test_a_manual_computation_without_an_attribute_names_it(name: str) -> None:
+    texts = {
+        "in_shardings": '#sdy.sharding_per_value<[<@mesh, [{"x"}]>]>',
+        "out_shardings": '#sdy.sharding_per_value<[<@mesh, [{"x"}]>]>',
+        "manual_axes": '#sdy<manual_axes{"x"}>',
+    }
+    given = ", ".join(f"{key} = {text}" for key, text in texts.items() if key != name)
+    text = f"""
+sdy.mesh @mesh = <["x"=2]>
+func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> {{
+  %0 = "sdy.manual_computation"(%a) ({{
+  ^bb0(%b: tensor<2xf32>):
+    "sdy.return"(%b) : (tensor<2xf32>) -> ()
+  }}) {{{given}}} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}}
+"""
+    assert refusal(text) == f'p.mlir:4:8: sdy.manual_computation: it has no attribute "{name}"'

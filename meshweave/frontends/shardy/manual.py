@@ -99,12 +99,10 @@ def _close(region: ir.Operation) -> None:
 
 def _interface(op: ir.Operation, meshes: Meshes) -> _ManualInterface:
     """Read the axes and shardings of a manual computation."""
-    names = ("in_shardings", "out_shardings", "manual_axes")
-    if any(name not in op.attributes for name in names):
-        text = "sdy.manual_computation needs in_shardings, out_shardings and manual_axes"
-        raise CompileError(text, location_text(op))
     with errors_at(op):
-        ins, outs = (parse_per_value(str(op.attributes[name])) for name in names[:2])
+        ins, outs = (
+            parse_per_value(str(required(op, name))) for name in ("in_shardings", "out_shardings")
+        )
         axes = parse_axes(str(required(op, "manual_axes")))
     for shardings, values in ((ins, op.operands), (outs, op.results)):
         if len(shardings) != len(values):

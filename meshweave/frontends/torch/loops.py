@@ -92,9 +92,7 @@ def _sort(op: ir.Operation, b: OpBuilder) -> list[ir.Value]:
     count = max([s.results[0].type.shape[dim] for s in first], default=shape[dim])
     if len(first) != sum(len(list(result.uses)) for result in op.results):
         count = shape[dim]
-    if count == shape[dim]:
-        return _sorted(b, inputs, dim, Order(descending=descends))
-    if count * FEW > shape[dim]:
+    if count == shape[dim] or count * FEW > shape[dim]:
         return _sorted(b, inputs, dim, Order(descending=descends))
     *made, _ = first_of(b, inputs, dim, count, Order(descending=descends))
     for slice_ in first:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from meshweave.hints.fast_paths import KERNELS, PRODUCTS, REFERENCE
 from meshweave.ir.locations import location_text
-from meshweave.lowering.gpu.facts import facts_of
 from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.host.program import LoweredProgram
-from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.report import KernelRow
 from meshweave.transforms.kernels.select_kernels import joined, reasons_of
 
@@ -24,7 +22,8 @@ def taken_rows(
     rows: Sequence[KernelRow], program: LoweredProgram, chip: str
 ) -> tuple[KernelRow, ...]:
     """Return the rows of `select-kernels` with the kernel that the lowering takes; without any, a row for each unit."""
-    launches = list(_launches(program, chip))
+    chosen = families.Chosen(Target(chip))
+    launches = [(unit, chosen.name_of(unit, facts)) for unit, facts in chosen.launches(program)]
     if not rows:
         made = [KernelRow("loops", kernel, _fastest(kernel), u.where) for u, kernel in launches]
         return tuple(made)
@@ -34,17 +33,6 @@ def taken_rows(
             place = (location_text(step.op.location), nest.contraction)
             taken.setdefault(place, []).append(kernel)
     return tuple(_taken(row, taken) for row in rows)
-
-
-def _launches(program: LoweredProgram, chip: str) -> Iterator[tuple[KernelUnit, str]]:
-    """Yield the units that the program launches, with the name of each one's kernel."""
-    chosen = families.Chosen(Target(chip))
-    for body in program.bodies:
-        for _, entry in body.plan.moments:
-            if isinstance(entry, KernelUnit):
-                known = facts_of(entry, body.plan)
-                for unit, facts in families.launches_of(entry, chosen.target, known):
-                    yield unit, chosen.name_of(unit, facts)
 
 
 def _fastest(kernel: str) -> str:

@@ -14,7 +14,7 @@ from meshweave.device import CHIPS, Chip, GemmInfo
 from meshweave.ir.expressions import Apply, needed
 from meshweave.ir.scores.attention import SCORES, WEIGHTED
 from meshweave.ir.scores.reduced import REDUCED
-from meshweave.lowering.gpu.facts import Facts, facts_of
+from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families import registry as families
 from meshweave.lowering.gpu.families.cublaslt import LibraryProduct
 from meshweave.lowering.gpu.families.flash.nest import attention_of
@@ -69,16 +69,10 @@ def _launches(
     program: LoweredProgram, chip: str
 ) -> Iterator[tuple[DeviceKernel | GemmInfo, WorkOfLaunch, str]]:
     chosen = families.Chosen(Target(chip))
-    for body in program.bodies:
-        for _, entry in body.plan.moments:
-            if not isinstance(entry, KernelUnit):
-                continue
-            for unit, facts in families.launches_of(
-                entry, chosen.target, facts_of(entry, body.plan)
-            ):
-                made = chosen.of(unit, facts)
-                of = made.info if isinstance(made, LibraryProduct) else chosen.kernels[made]
-                yield of, work_of(unit, facts), unit.where
+    for unit, facts in chosen.launches(program):
+        made = chosen.of(unit, facts)
+        of = made.info if isinstance(made, LibraryProduct) else chosen.kernels[made]
+        yield of, work_of(unit, facts), unit.where
 
 
 def _row(

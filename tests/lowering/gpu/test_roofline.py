@@ -121,11 +121,11 @@ def test_what_bounds_a_launch():
     large = GemmInfo("bf16", 4096, 4096, 4096, 4096, 4096, 4096)
     flops = 2 * 4096**3
     assert least_seconds(large, WorkOfLaunch(1, flops, "bf16"), H100) == (
-        flops / 989e12,
+        flops / 989.5e12,
         "arithmetic",
     )
     rounded = GemmInfo("f32", 8, 8, 8, 8, 8, 8, compute="tf32")
-    assert least_seconds(rounded, WorkOfLaunch(1, flops, "f32"), H100)[0] == flops / 494e12
+    assert least_seconds(rounded, WorkOfLaunch(1, flops, "f32"), H100)[0] == flops / 494.5e12
     assert least_seconds(large, WorkOfLaunch(1, flops, "bf16"), CHIPS["sm_86"]) == (None, "")
 
 

@@ -6,6 +6,7 @@ Each makes a kernel of a unit, or leaves it to the next. The last one takes ever
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import groupby
 
 from meshweave.hints.fast_paths import KERNELS
@@ -17,6 +18,7 @@ from meshweave.lowering.gpu.families.gemm import family as gemm
 from meshweave.lowering.gpu.families.reduction import combiners
 from meshweave.lowering.gpu.families.spare import spare_kernel
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
+from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.rows import KernelUnit, finished
 
 FAMILIES = (
@@ -138,6 +140,13 @@ class Chosen:
             if product is None:
                 self.kernels.append(build(unit, self.target, facts))
         return self._found[key]
+
+    def launches(self, program: LoweredProgram) -> Iterator[tuple[KernelUnit, Facts]]:
+        """Yield the units that a program launches, in order, with what is known of the memory of each."""
+        for body in program.bodies:
+            for _, entry in body.plan.moments:
+                if isinstance(entry, KernelUnit):
+                    yield from launches_of(entry, self.target, facts_of(entry, body.plan))
 
     def number(self, kernel: DeviceKernel) -> int:
         """Return the number of a kernel that is no unit's; those with the same code are one."""
