@@ -106,9 +106,8 @@ def test_the_arena_is_what_was_planned_and_used_to_its_end(
         (got,) = program(q, k, v)
         ports = [port.nbytes for port in (*program.inputs, *program.outputs)]
         assert arena + sum(ports) == program.peak_bytes
-        taken = Counter(
-            allocations.sizes[1:]
-        )  # each argument at most once, where it lies unaligned
+        # Each argument at most once, where it lies unaligned.
+        taken = Counter(allocations.sizes[1:])
         assert Counter(port.nbytes for port in program.outputs) <= taken <= Counter(ports)
     allocations.check()
     assert arena - ALIGNMENT < allocations.last_written(0) <= arena

@@ -16,9 +16,8 @@ def decoder(
     kind = torch.bfloat16 if bf16 else torch.float32
 
     def tensor(value: Any) -> Any:
-        if isinstance(
-            value, dict
-        ):  # numbers of int8, which torch wants turned, and a scale for each column
+        # Numbers of int8, which torch wants turned, and a scale for each column.
+        if isinstance(value, dict):
             turned = np.ascontiguousarray(value["values"].T)
             return torch.from_numpy(turned), torch.from_numpy(value["scales"][0])
         return torch.from_numpy(np.asarray(value, np.float32)).to(kind)

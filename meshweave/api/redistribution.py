@@ -34,10 +34,8 @@ from meshweave.runtime.memory import Values
 from meshweave.targets import engine_traits
 
 TIMEOUT = 60.0  # seconds without progress of any rank
-KEPT, KEPT_APART = (
-    16,
-    2,
-)  # programs kept loaded: where they share this process's memory, and elsewhere
+# Programs kept loaded: where they share this process's memory, and elsewhere.
+KEPT, KEPT_APART = 16, 2
 
 
 @overload

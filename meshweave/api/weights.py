@@ -30,10 +30,8 @@ from meshweave.runtime.weights.loading import fitting, layouts_of, read_shards
 from meshweave.runtime.weights.safetensors import NAMES, read_header, write
 from meshweave.runtime.weights.stored import Stored
 
-QUANTIZED = (
-    "QuantizedArray",
-    "PackedArray",
-)  # classes of meshweave.api.quantized, which loads the compiler
+# Classes of meshweave.api.quantized, which loads the compiler.
+QUANTIZED = ("QuantizedArray", "PackedArray")
 _TREE, _LAYOUTS = "meshweave.tree", "meshweave.layouts"  # keys of a file's metadata
 
 

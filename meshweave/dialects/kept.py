@@ -19,9 +19,8 @@ def kept_definition(dialect: DialectClass) -> DialectClass:
 
     def emit_or_read() -> ir.Module:
         """Return the definition in the current context."""
-        if not kept.getvalue() and hasattr(
-            dialect, "_mlir_module"
-        ):  # what the first context has loaded
+        # Keep what the first context has loaded.
+        if not kept.getvalue() and hasattr(dialect, "_mlir_module"):
             dialect._mlir_module.operation.write_bytecode(kept)
         return ir.Module.parse(kept.getvalue()) if kept.getvalue() else emit()
 

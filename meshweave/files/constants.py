@@ -67,10 +67,8 @@ class _Reader:
 
     def __init__(self, pieces: Iterable[bytes], name: str) -> None:
         self._pieces, self._name = iter(pieces), name
-        self._out, self._rest = (
-            bytearray(),
-            bytearray(),
-        )  # what is read, and what is to be looked at
+        # What is read, and what is to be looked at.
+        self._out, self._rest = bytearray(), bytearray()
         self._writer = SectionWriter()
         self._found: dict[str, Section] = {}
         self._blobs: dict[str, Section] = {}

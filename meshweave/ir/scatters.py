@@ -153,9 +153,8 @@ class _Rounds:
             return self._written(w, known, values, places, now)
 
         holds = self._inside(b, holds, places)
-        if _number(
-            holds
-        ):  # dist-verify looks for what is in a choice, or a loop, where it was written
+        # dist-verify looks for what is in a choice, or a loop, where it was written.
+        if _number(holds):
             return write(b, state)
         if all(self.what.sizes[k] == 1 for k in self.outer):
             # A choice that is in no loop would give what is there or a copy, and so a buffer of no known layout.

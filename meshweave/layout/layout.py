@@ -56,9 +56,8 @@ class Layout:
     order: tuple[tuple[int, int], ...] | None = None
     uneven: str = "flat"
     text: str = field(init=False, repr=False)
-    _blocks: "tuple[tuple[str, ...], ...] | str" = field(
-        init=False, repr=False
-    )  # or why there are none
+    # The blocks, or why there are none.
+    _blocks: "tuple[tuple[str, ...], ...] | str" = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         pieces = canonical(self.dims, self.partial, self.order, self.uneven)

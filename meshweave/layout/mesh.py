@@ -79,9 +79,8 @@ class Mesh:
     """
 
     axes: tuple[Axis, ...]
-    _places: dict[str, tuple[int, int]] = field(
-        repr=False
-    )  # axis or sub-axis: size, stride in ranks
+    # By axis or sub-axis: its size, its stride in ranks.
+    _places: dict[str, tuple[int, int]] = field(repr=False)
     _nranks: int = field(repr=False)  # 0 while a size is a symbol
     _hash: int = field(repr=False)
 

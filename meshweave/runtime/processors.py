@@ -8,11 +8,8 @@ from collections.abc import Collection
 from meshweave.errors import MeshweaveError
 from meshweave.processor import AMX, features
 
-_ARCH_PRCTL, _REQUEST, _TILES = (
-    158,
-    0x1023,
-    18,
-)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
+_ARCH_PRCTL, _REQUEST, _TILES = 158, 0x1023, 18
 
 
 def check_processor(needed: Collection[str]) -> None:

@@ -48,9 +48,8 @@ def known_of(bundle: Bundle) -> Report:
     if bundle.origin is None:
         return report_of_bundle(bundle)
     report: Report = bundle.origin()
-    return replace(
-        report, certificate=bundle.manifest.certificate
-    )  # it was checked when it was made
+    # The certificate was given when the bundle was made.
+    return replace(report, certificate=bundle.manifest.certificate)
 
 
 def spent_by(report: Report, times: int = 1, compiles: int = 0) -> Spent:

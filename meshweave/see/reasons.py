@@ -225,9 +225,8 @@ class _Causes:
         lies = f'lies in "{LayoutAttr(layout).layout}"' if layout is not None else "is here"
         how = "as it was said" if _said(f, 0, number) else "where propagation has put it"
         where = location_text(value)
-        place = (
-            where if "." in where else ""
-        )  # of a program that was traced: no place in its source
+        # A program that was traced has no place in its source.
+        place = where if "." in where else ""
         return Cause("argument", f"argument {self.name(number)} {lies}, {how}", place)
 
     def name(self, number: int) -> str:

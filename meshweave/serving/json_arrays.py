@@ -98,9 +98,8 @@ def _lists(port: Port, name: str, value: object, wanted: np.dtype[Any]) -> np.nd
         found = _with_words(name, np.asarray(value, object))
     if wanted.kind == "c" and found.dtype.kind in "iuf":
         return _paired(port, name, found, wanted)
-    if (
-        wanted.kind in "iu" and found.dtype.kind in "fO"
-    ):  # what NumPy makes of numbers beyond 63 bits
+    # Floats or objects are what NumPy makes of numbers beyond 63 bits.
+    if wanted.kind in "iu" and found.dtype.kind in "fO":
         whole = np.asarray(value, object)
         if whole.size and all(type(number) is int for number in whole.flat):
             return _fitting(name, whole, wanted)

@@ -377,9 +377,8 @@ class EmulateCall:
         executable.calls.add(self)
         executable.each(self._make)
         self._ranks = ranks
-        if (
-            self is not executable.placed
-        ):  # what runs on Arrays makes its buffers when it needs them
+        # What runs on Arrays makes its buffers when it needs them.
+        if self is not executable.placed:
             executable.each(self._named)
 
     def _make(self, number: int) -> None:

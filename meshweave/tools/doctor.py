@@ -170,9 +170,8 @@ def _mpiexec() -> str:
 def _shared_memory() -> str:
     stat = os.statvfs("/dev/shm")
     free = stat.f_bavail * stat.f_frsize
-    return _need(
-        free > 48 << 20, f"{free >> 20} MiB free"
-    )  # 46 MB were taken by 8 ranks of MPICH 5
+    # 8 ranks of MPICH 5 took 46 MB.
+    return _need(free > 48 << 20, f"{free >> 20} MiB free")
 
 
 _TRIAL = """module {

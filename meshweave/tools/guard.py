@@ -61,9 +61,8 @@ def guarded(command: Callable[[Stage], int], name: str, grace: int | None = GRAC
 
 
 def _in_child(command: Callable[[Stage], int], name: str, note: mmap.mmap) -> int:
-    ctypes.CDLL(None).prctl(
-        _PR_SET_PDEATHSIG, signal.SIGKILL
-    )  # no orphan, whatever ends the parent
+    # No orphan is left, whatever ends the parent.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def stage(doing: str) -> None:

@@ -529,9 +529,8 @@ def _parted(
         if name is not None and name[1]:
             values[node] = graph.create_node("get_attr", name[0])
         elif name is not None:
-            own = re.sub(
-                r"\W|^(?=\d)", "_", name[0]
-            )  # a name of Python's: a Sequential has numbers
+            # A name of Python's: a Sequential has numbers.
+            own = re.sub(r"\W|^(?=\d)", "_", name[0])
             values[node] = graph.placeholder(unused_name(own, taken | set(inputs)))
             inputs[str(values[node].target)] = name[0]
         elif node.op == "output":

@@ -215,9 +215,8 @@ class TorchStep(TorchProgram):
         self._kept = {n: one for n, one in subjects.kept.items() if n in exported.names}
         self._trained = {n: t.requires_grad for n, t in subjects.tensors().items()}
         self._memory: dict[str, int] = {}  # addresses of those that are the memory of the one rank
-        self._stale: set[str] = (
-            set()
-        )  # those that are away and have been written since they were read
+        # Those that are away and have been written since they were read.
+        self._stale: set[str] = set()
         self._parts: dict[str, Tensor] = {}  # of DTensors: what this process has been given of them
         self._read: set[str] = set()  # those that are away and have been read, and perhaps written
         with self._lock:

@@ -21,13 +21,8 @@ from samples_ops import OPS
 from samples_sharded import SHARDED
 
 HERE = Path(__file__).parent
-GENERIC = (
-    "mlp_sharded",
-    "constraint",
-    "psum_shard_map",
-    "scan",
-    "square_erf",
-)  # also kept in generic form
+# These are kept in generic form, too.
+GENERIC = ("mlp_sharded", "constraint", "psum_shard_map", "scan", "square_erf")
 
 
 def write(name: str, function: object, arguments: tuple[object, ...]) -> None:

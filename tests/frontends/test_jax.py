@@ -307,8 +307,7 @@ def test_erfc_is_right_to_its_end(dtype: str, near: float) -> None:
         apart = np.abs(found - right)
     first = x.astype(np.float64) < 3
     assert np.nanmax((apart / right)[first]) < near
-    assert (
-        np.nanmax(apart - (5e-6 + near) * right) < 1e-7
-    )  # the rounding of x^2, and f16's denormals
+    # The rounding of x^2, and f16's denormals.
+    assert np.nanmax(apart - (5e-6 + near) * right) < 1e-7
     assert found[4003:4006].tolist()[:2] == [0.0, 2.0] and np.isnan(found[4005])
     assert not np.signbit(found[np.isfinite(found)]).any()

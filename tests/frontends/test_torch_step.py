@@ -444,9 +444,8 @@ def test_a_learning_rate_that_a_step_reads_is_that_of_the_call() -> None:
 def scheduled(optimizer: Any, kind: str) -> Any:
     made = torch.optim.lr_scheduler
     return {
-        "StepLR": lambda: made.StepLR(
-            optimizer, 2, 0.1
-        ),  # nothing happens in the call that is traced
+        # Nothing happens in the call that is traced.
+        "StepLR": lambda: made.StepLR(optimizer, 2, 0.1),
         "CosineAnnealingWarmRestarts": lambda: made.CosineAnnealingWarmRestarts(optimizer, 2),
         "SequentialLR": lambda: made.SequentialLR(
             optimizer, [made.ConstantLR(optimizer), made.ExponentialLR(optimizer, 0.5)], [2]

@@ -165,9 +165,8 @@ def test_an_array_that_changed_is_read_again():
         double = mw.jit(lambda x: x * 2, mesh=a.mesh)
         for number in (1.0, 2.0, 3.0):
             a[0, 0] = number
-            a.become(
-                a.holding([own(shard) for shard in a.shards])
-            )  # as compiled code reads in place
+            # As compiled code reads in place.
+            a.become(a.holding([own(shard) for shard in a.shards]))
             assert [float(double(a)[0, 0]) for _ in range(2)] == [2 * number] * 2
 
 

@@ -108,9 +108,8 @@ def test_one_rank_agrees_with_numpy(one_rank):
     ("narrow", "wide"), [("float16", "float32"), ("int8", "int16"), ("float32", "float64")]
 )
 def test_a_widened_value_does_not_lie_where_a_padded_one_of_as_many_bytes_did(narrow, wide):
-    x = (
-        np.arange(-4, 12).reshape(1, 16).astype(narrow)
-    )  # one row over two ranks: the gathered buffer has room for two
+    # One row over two ranks: the gathered buffer has room for two.
+    x = np.arange(-4, 12).reshape(1, 16).astype(narrow)
     f = mw.jit(
         lambda a: mw.cumulative_sum(mw.astype(mw.constrain(a, "[_, x]"), wide), axis=1, dtype=wide),
         mesh="x=2, y=2", in_layouts="[y, x]",

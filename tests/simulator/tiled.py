@@ -9,11 +9,8 @@ from simulator.kernels import entry, run
 
 from meshweave.simulator.ptx import Checks, EmulationError
 
-SIZE, DEPTH, TILE = (
-    32,
-    64,
-    16,
-)  # C is SIZE x SIZE, the sum over DEPTH, blocks of TILE x TILE threads
+# C is SIZE x SIZE, the sum over DEPTH, blocks of TILE x TILE threads.
+SIZE, DEPTH, TILE = 32, 64, 16
 SHARED = ".shared .align 16 .b8 at[4096];\n.shared .align 16 .b8 bt[4096];\n"
 ROW = 4 * DEPTH
 

@@ -165,9 +165,8 @@ def result(text: str) -> np.ndarray:
 def test_most_wrong_ones_are_told() -> None:
     texts = [local(KEPT).replace(*pair) for pair in WRONG]
     proven = [p for p, text in zip(WRONG, texts) if compared(whole(KEPT), text).status == 0]
-    assert all("arith.addi" in right for right, _ in proven), (
-        proven
-    )  # in its own tile row and key are the same
+    # In its own tile row and key are the same.
+    assert all("arith.addi" in right for right, _ in proven), proven
 
 
 def causal(q, k, v, window=None, shift=0):

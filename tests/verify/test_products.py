@@ -107,13 +107,14 @@ def test_a_slice_in_which_all_is_masked_needs_care() -> None:
 SHIFTED = [
     ("outs(%low : tensor<4xf32>)", "outs(%zero : tensor<4xf32>)"),  # of low scores all become 0
     ("%exp = math.exp %less", "%exp = math.exp %x"),  # of large ones none is a number
+    # The largest of another row.
     (
         "%less =",
         "%row = tensor.extract_slice %max[0] [1] [1] : tensor<4xf32> to tensor<1xf32>\n"
         "%one = tensor.collapse_shape %row [] : tensor<1xf32> into tensor<f32>\n"
         "%all = linalg.broadcast ins(%one : tensor<f32>) outs(%e : tensor<4x6xf32>) dimensions = [0, 1]\n"
         "%less = arith.subf %x, %all : tensor<4x6xf32>\n%unread =",
-    ),  # that of another row
+    ),
 ]
 
 

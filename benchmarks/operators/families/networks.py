@@ -167,9 +167,8 @@ CASES = (
     *_softmax("f32[32,50257]"),
     *_softmax("f32[16384,64]"),
     *_softmax("f32[1,100000]")[:1],
-    *_softmax("f32[1024,512]", 0, 2 * added("f32[512]"))[
-        :1
-    ],  # the largest of each column, and its sum
+    # The largest of each column, and its sum.
+    *_softmax("f32[1024,512]", 0, 2 * added("f32[512]"))[:1],
     _case(
         "log softmax",
         ("f32[512,1000]",),

@@ -17,9 +17,8 @@ def _scan(
         arguments,
         **written,
         gradient=(0,) if gradient else (),
-        dp=dp(
-            arguments, bound=0 if axis else nbytes(_row(given))
-        ),  # the sum of all rows of the other
+        # With an axis: the sum of all rows of the other.
+        dp=dp(arguments, bound=0 if axis else nbytes(_row(given))),
     )
 
 

@@ -74,9 +74,8 @@ def _bounds(dims: Sequence[Dim], step: int) -> list[dict[str, int]]:
     if all(dim.max < step * _PARTS // 2 for dim in dims):
         return []
     for dim in dims:
-        own = (
-            1 if dim.max < step * _PARTS // 2 else step
-        )  # beside a large dim no buffer is rounded up
+        # Beside a large dim no buffer is rounded up.
+        own = 1 if dim.max < step * _PARTS // 2 else step
         most = dim.max // own
         numbers = [own * (most * k // _PARTS) for k in range(_PARTS, _PARTS // 2 - 1, -1)]
         rows.append([n for n in dict.fromkeys(numbers) if n >= dim.min])

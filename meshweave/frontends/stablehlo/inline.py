@@ -75,9 +75,8 @@ def _visit(
     """Append `name` to `order`, behind all functions that it calls; put its calls into `calls`."""
     if len(functions[name].regions[0].blocks) == 1:
         last = terminator(body_of(functions[name]))
-        if (
-            last.name != "func.return"
-        ):  # MLIR takes an op that it does not know for one that ends a block
+        # MLIR takes an op that it does not know for one that ends a block.
+        if last.name != "func.return":
             raise CompileError(f"@{name} ends in {last.name}, not in a return", location_text(last))
     calls[name] = ops_named(functions[name], *CALLS)
     for call in calls[name]:

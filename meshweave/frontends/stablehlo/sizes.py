@@ -34,9 +34,8 @@ def settle_sizes(module: ir.Module, main: ir.Operation, text: str) -> None:
         return
     if "sdy.manual_computation" in text:  # upstream crashes on regions of ops that it does not know
         return
-    inline_calls(
-        module, main
-    )  # upstream refines only functions whose calls all have the same sizes
+    # Upstream refines only functions whose calls all have the same sizes.
+    inline_calls(module, main)
     PassManager.parse(_REFINE).run(module.operation)
     for op in ops_named(module.operation, "stablehlo.custom_call"):
         if op.attributes["call_target_name"].value == "shape_assertion":

@@ -175,9 +175,8 @@ def _check(torch: ModuleType, program: ExportedProgram) -> None:
         for node in graph.graph.nodes:
             if node.op != "call_function":
                 continue
-            if (
-                str(node.target) == "flex_attention"
-            ):  # torch cannot decompose it, and says so at length
+            # Torch cannot decompose it, and says so at length.
+            if str(node.target) == "flex_attention":
                 raise CompileError(
                     "not supported: flex_attention; scaled_dot_product_attention is", place_of(node)
                 )

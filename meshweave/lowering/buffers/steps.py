@@ -76,9 +76,8 @@ class Step:
     what: str
     op: ir.Operation
     number: int = -1  # of the collective or function
-    operands: list[MemrefPlace | ir.Value] = field(
-        default_factory=list
-    )  # place of a memref, or scalar
+    # Places of memrefs, or scalars.
+    operands: list[MemrefPlace | ir.Value] = field(default_factory=list)
     outputs: list[MemrefPlace] = field(default_factory=list)
     bodies: list[list[Any]] = field(default_factory=list)  # of control flow: one per region
     position: int = 0  # in program order

@@ -77,17 +77,15 @@ class RowDots(ReusingLoops):
         self.totals = f"vector<{self.lanes}x{self.kind}>"
         if self.pairs is not None:
             self.lanes, self.unrolled, self.held = 2 * self.lanes, 1, "i16"
-        if (
-            self.count == 1
-        ):  # one line of memory after the other, which comes without being asked for
+        # One line of memory comes after the other, without being asked for.
+        if self.count == 1:
             self.beside, self.unrolled, self.chains = 1, CHAINS, CHAINS
         depth, step = nest.sizes[self.shape.depth[-1]], self.lanes * self.unrolled
         parts = max(1, -(-depth * self.count * WIDTHS[self.kind] // LEFT_BYTES))
         self.tile = -(-depth // (parts * step)) * step
         self.panel = min(nest.sizes[self.shape.column], COLUMNS)
-        self.spacing = (
-            self.tile + self.lanes
-        )  # no power of two, as lines of one place in the cache would be
+        # No power of two, as lines of one place in the cache would be.
+        self.spacing = self.tile + self.lanes
         self.lines = writer.local_buffer(self.count * self.spacing, self.held)
         self.sums = writer.local_buffer(self.count * self.panel, self.kind)
 

@@ -31,9 +31,8 @@ from meshweave.lowering.nests.rows import KernelUnit, loop_order
 
 GRAIN = 1 << 16  # iterations that are worth a piece: they take longer than to hand a piece over
 MOST = 32  # pieces
-LEAST_PRODUCT = (
-    1 << 22
-)  # multiplications that are worth two pieces, each of which reads an operand again
+# Multiplications that are worth two pieces, each of which reads an operand again.
+LEAST_PRODUCT = 1 << 22
 LINE = 64  # elements of a row that a piece has at least where it cuts rows
 RUN_BYTES = 2 << 10  # of rows that are added up: shorter runs come from memory at half of its rate
 

@@ -43,12 +43,8 @@ from meshweave.transforms.slicing.ledger import stands_alone, stream_of
 
 CHEAP = 3.0  # additions per element that are rather repeated than stored
 HEAVY = 16.0  # a transcendental function
-WIDENING = {
-    "arith.extf",
-    "arith.sitofp",
-    "arith.shli",
-    "arith.shrsi",
-}  # make floats of weights of few bits
+# Ops that make floats of weights of few bits.
+WIDENING = {"arith.extf", "arith.sitofp", "arith.shli", "arith.shrsi"}
 FEW_ROWS = 16  # that share each element of an operand
 
 

@@ -225,9 +225,8 @@ class _Limiting:
         for op in walk(self.main):
             if _adds_up(op):
                 self._shorten(op)
-        decided = [
-            (op, self._limits(op)) for op in launches
-        ]  # what is rewritten changes what is wanted
+        # All are decided first: what is rewritten changes what is wanted.
+        decided = [(op, self._limits(op)) for op in launches]
         for op, limits in decided:
             if limits:
                 self._rewrite(op, limits, writer)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 ALIVE, STOPPED, DEAD, UNKNOWN = PROCESS_STATES = ("alive", "stopped", "dead", "unknown")
 _STATE, _BEGAN, _EXIT_STATUS = 0, 19, 49  # words of /proc/PID/stat behind the name
-_PIDFD_INFO = struct.Struct(
-    "<QQ11Ii"
-)  # struct pidfd_info of <linux/pidfd.h>: a mask first, the exit status last
+# struct pidfd_info of <linux/pidfd.h>: a mask first, the exit status last.
+_PIDFD_INFO = struct.Struct("<QQ11Ii")
 _GET_INFO, _EXIT = 0xC040FF0B, 8  # PIDFD_GET_INFO, PIDFD_INFO_EXIT
 
 

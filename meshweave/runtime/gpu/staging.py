@@ -28,9 +28,8 @@ _ROOM = 32 << 20  # bytes of pinned memory, at most
 _THREADS = 4  # that fill it from large arrays: one alone is slower than the bus
 
 
-Late = Callable[
-    [int], RankError
-]  # the error of work that was enqueued before, by the driver's code
+# Gives the error of work that was enqueued before, by the driver's code.
+Late = Callable[[int], RankError]
 
 
 class Piece(NamedTuple):

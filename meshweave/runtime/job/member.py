@@ -51,11 +51,8 @@ if TYPE_CHECKING:  # importing mpi4py initialises MPI, unless it is told not to
 TIMEOUT = 600.0  # seconds that ranks wait for one that has not come to a call
 _SERVES_MPI = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # the variables of launchers of MPI
 _ON_ONE_HOST = {"UCX_TLS": "self,sm", "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"}
-_POLLS, _SHORT, _LONG = (
-    2000,
-    5e-5,
-    1e-3,
-)  # looks for an answer before it sleeps, and for how long, in seconds
+# Looks for an answer before it sleeps, and for how long, in seconds.
+_POLLS, _SHORT, _LONG = 2000, 5e-5, 1e-3
 _FLUSH = 0.2  # seconds for what the program has printed
 
 

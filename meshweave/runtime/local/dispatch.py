@@ -53,9 +53,10 @@ class Dispatch:
                     row[index] = given[0][index]  # the ranks read one buffer
         self._manifest, self._donated = manifest, manifest.donated
         own = [(i, p) for i, p in enumerate(manifest.outputs) if p.takes is None]
+        # Outputs, and what the array of each is like.
         self._fresh = [
             (i, p.local_shape, numpy_dtype(p.dtype), p.nbytes) for i, p in own if p.nbytes > COPIED
-        ]  # output, and what its array is like
+        ]
         self._small = [i for i, p in own if p.nbytes <= COPIED]
         results = [
             [buffer(p) if i in self._small else _NOTHING for i, p in enumerate(manifest.outputs)]

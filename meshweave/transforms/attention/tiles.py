@@ -167,9 +167,8 @@ class BodyWriter:
     def write(self, b: OpBuilder, node: int, given: Mapping[int, ir.Value]) -> ir.Value:
         """Return the value of `node`. given: the values of some nodes, those of all loads that are read among them."""
         known = dict(given)
-        for n in sorted(
-            self.expressions.below(node, known)
-        ):  # a node reads nodes of smaller numbers
+        # A node reads nodes of smaller numbers.
+        for n in sorted(self.expressions.below(node, known)):
             if n not in known:
                 known[n] = self._one(b, self.expressions.nodes[n], known)
         return known[node]

@@ -450,9 +450,8 @@ def _concat(op: ir.Operation, along: int, family: Family, ends: Ends) -> None:
         return
     b, result = OpBuilder.before(op), op.results[0]
     whole = b.empty(result.type)
-    for piece, begin in zip(
-        op.operands, begins
-    ):  # in order: what lies behind an end is written over
+    # In order: what lies behind an end is written over.
+    for piece, begin in zip(op.operands, begins):
         places = [ends.index(b, begin) if d == along else 0 for d in range(result.type.rank)]
         whole = b.insert_slice(piece, whole, places)
         family.shapes[whole] = family.shape(result)

@@ -147,9 +147,8 @@ class _BlockKeys:
             for value in read:
                 if value in self.made:
                     last_read[self.made[value][0]] = i
-        crossing = np.zeros(
-            len(self.ops) + 2, np.int64
-        )  # values made in the run, alive before op i
+        # Values made in the run, alive before op i.
+        crossing = np.zeros(len(self.ops) + 2, np.int64)
         for i in range(run.start, run.end):
             crossing[i + 1] += 1
             crossing[max(last_read[i], i) + 1] -= 1

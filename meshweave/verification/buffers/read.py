@@ -38,11 +38,8 @@ _WORK = {
     "mw.launch": "launch", "mw.collective": "collective", "mw.start": "start", "mw.wait": "wait",
     "mw.call": "call", "func.call": "call", **dict.fromkeys(CALLS, "routine"),
 }  # fmt: skip
-_MEETING = (
-    "mw.collective",
-    "mw.start",
-    "mw.wait",
-)  # which must be in both programs if they are read
+# Ops that must be in both programs if they are read.
+_MEETING = ("mw.collective", "mw.start", "mw.wait")
 _VIEWS = ("tensor.extract_slice", "memref.subview")
 _RESHAPES = (
     "tensor.expand_shape", "tensor.collapse_shape", "tensor.cast", "memref.expand_shape",

@@ -145,9 +145,8 @@ class Relation:
             if base.kind in ("head", "join"):
                 return self._open(base, got.region, want, but)
             if want.kind == "slice" and want.region == got.region and want.parts[0] is not base:
-                doubt = self.refines(
-                    base, want.parts[0]
-                )  # what lies around may not be known to be apart
+                # What lies around may not be known to be apart.
+                doubt = self.refines(base, want.parts[0])
                 return doubt and doubt._replace(sure=False)
         if got.kind in ("head", "join"):
             return self._open(got, whole(got.nbytes), want, but)

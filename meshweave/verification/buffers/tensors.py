@@ -228,9 +228,8 @@ class StepCursor:
     tensors: Tensors
     steps: Sequence[CheckedStep]
     at: int = 0
-    left: dict[Hashable, list[CheckedStep]] = field(
-        default_factory=dict
-    )  # passed over, by what finds them
+    # Steps that were passed over, by what finds them.
+    left: dict[Hashable, list[CheckedStep]] = field(default_factory=dict)
     places: dict[Hashable, list[int]] = field(default_factory=dict)
     tags: list[Hashable] = field(default_factory=list)
 

@@ -309,9 +309,8 @@ class LinalgReader:
             return _chosen(node.name, self.walk.detail(node.attributes), reads, kind)
         if isinstance(node, Constant):
             return str(node.value)
-        if isinstance(
-            node, Index
-        ):  # one that only says where another tensor is read is no part of the key
+        # One that only says where another tensor is read is no part of the key.
+        if isinstance(node, Index):
             return ("index", indices.index(node.form) if node.form in indices else -1)
         if isinstance(node, (Scalar, Gather)):
             return (type(node).__name__, number)

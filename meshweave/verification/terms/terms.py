@@ -187,9 +187,8 @@ class Terms:
         fills: Sequence[int | None],
     ) -> tuple[Guard, ...]:
         """Leave out what holds always, and what the dims of the node say anyway."""
-        said = [
-            (e, n) for e, n, f in zip(exprs, sizes, fills) if n is not None and f is None
-        ]  # beyond it the view is undefined
+        # Beyond these sizes the view is undefined.
+        said = [(e, n) for e, n, f in zip(exprs, sizes, fills) if n is not None and f is None]
         return tuple(
             sorted(
                 {

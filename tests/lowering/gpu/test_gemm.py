@@ -24,13 +24,8 @@ from meshweave.lowering.gpu.families.gemm import wgmma
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.simulator.ptx import Checks, Counts, EmulationError
 
-WORST = {
-    "f64": 1e-14,
-    "f32": 2e-6,
-    "f16": 1e-3,
-    "bf16": 8e-3,
-    "tf32": 2e-3,
-}  # of the largest element
+# Errors in parts of the largest element.
+WORST = {"f64": 1e-14, "f32": 2e-6, "f16": 1e-3, "bf16": 8e-3, "tf32": 2e-3}
 
 
 def check(

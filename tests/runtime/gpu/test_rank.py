@@ -211,9 +211,8 @@ def test_a_failing_query_is_told_by_the_watcher():
     executable = engine().load(program("x=1", [], PORT, PORT, [Launch("twice", IN, OUT, N)]))
     rank, said = executable.ranks()[0], []
     executable.recorder.failures.append(
-        InjectedFailure(
-            0, len(executable.recorder.calls[0]) + 1, 700
-        )  # the next call, of the watcher
+        # It fails in the next call, of the watcher.
+        InjectedFailure(0, len(executable.recorder.calls[0]) + 1, 700)
     )
     with Progress(rank, executable.board, said.append) as watcher:
         watcher._thread.join(5)

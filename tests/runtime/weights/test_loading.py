@@ -43,9 +43,8 @@ def test_any_layout_of_any_shape(data: st.DataObject, tmp_path_factory: Any) -> 
     file = tmp_path_factory.mktemp("weights") / "w.safetensors"
     of, on = data.draw(meshes()), data.draw(meshes())
     source, target = (data.draw(any_layouts(m, shape)) for m in (of, on))
-    first = mw.Array.from_numpy(
-        np.ones(3), mesh="", layout="[_]"
-    )  # so that the other is not at the start
+    # It is there so that the other is not at the start.
+    first = mw.Array.from_numpy(np.ones(3), mesh="", layout="[_]")
     mw.save({"w": mw.Array.from_numpy(value, mesh=of, layout=source), "a": first}, file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

@@ -472,9 +472,8 @@ def isin(x: ArrayLike, values: ArrayLike, /, *, invert: bool = False) -> Tracer:
     value, among = alike(x, values)
     row = reshape(among, (-1,))
     if row.size > FEW_EDGES and value.size * row.size > MOST_COMPARED:
-        row = sort(
-            row
-        )  # of which the first element that is not before another is the only one to compare it with
+        # Sorted, an element that is not before another need be compared with the first alone.
+        row = sort(row)
         found = logic.equal(take(row, searchsorted(row, value)), value)
     else:
         found = reduce.any(logic.equal(expand_dims(value, -1), row), axis=-1)

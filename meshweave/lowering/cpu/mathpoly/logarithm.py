@@ -10,10 +10,8 @@ _SINGLE = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1,
 # (log((1 + s) / (1 - s)) - 2 s) / s^3 as a polynomial of s^2, for what `parted` leaves
 _DOUBLE = (0.130873079847444, 0.13268704993901861, 0.15386242375622919, 0.18181795588207916,
            0.22222222392231097, 0.2857142857080116, 0.4000000000000088, 0.6666666666666666)  # fmt: skip
-_LOG2_HIGH, _LOG2_LOW = (
-    0.693147180559663,
-    2.8235290563031577e-13,
-)  # multiples of the first by e are exact
+# Multiples of the first by e are exact.
+_LOG2_HIGH, _LOG2_LOW = 0.693147180559663, 2.8235290563031577e-13
 _ROOT_HALF = 0x3FE6A09E667F3BCD  # the bits of the f64 sqrt(1/2)
 
 

@@ -28,10 +28,8 @@ from meshweave.lowering.writer import Value
 
 ACROSS = 32  # threads side by side, at most
 MOST_DOWN = 16  # rows of so many threads
-BUSY, FEW = (
-    264,
-    128,
-)  # blocks that are worth narrower accesses; fewer than that leave multiprocessors idle
+# Blocks that are worth narrower accesses; fewer than FEW leave multiprocessors idle.
+BUSY, FEW = 264, 128
 SHORTEST = 8  # values of a thread for which columns are cut
 NARROW = 4  # bytes of an access, below which it has a price
 MOST_SHARED = 40 * 1024
