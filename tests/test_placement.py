@@ -23,9 +23,11 @@ from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.load import load_module
 from meshweave.ir.bindings import ir
 from meshweave.layout import Mesh
+from meshweave.layout.mesh import Link
+from meshweave.plan.cost import Profile
 from meshweave.plan.placement.elimination import Choices, CostTerm, cost_of
 from meshweave.plan.placement.place import PlacementProblem
-from meshweave.plan.placement.prices import MachinePrices, machine_of
+from meshweave.plan.placement.prices import MachinePrices, machine_of, rates_of
 from meshweave.see import profile
 from meshweave.transforms.base import set_mesh
 from meshweave.transforms.propagation.interface import open_interfaces
@@ -188,14 +190,16 @@ def test_a_machine_is_measured_written_and_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profile, "SECONDS", 0.02)
-    prices, about = profile.measured(2)
+    prices, about, links = profile.measured(2)
     assert about.startswith("measured on engine local, 2 ranks") and prices.iteration > 0
     file = tmp_path / "machine.toml"
-    file.write_text(profile.prices_text(prices, about))
+    between = Profile(Link(1e-3, 2e-3), 3e-3, prices.profile.copy_beta)
+    file.write_text(profile.prices_text(prices, about, {**links, "mpi": between}))
     again = profile.read_prices(file)
-    assert again.iteration == pytest.approx(prices.iteration, rel=1e-3)
-    assert again.profile.copy_beta == pytest.approx(prices.profile.copy_beta, rel=1e-3)
-    assert again.profile.link.beta == pytest.approx(prices.profile.link.beta, rel=1e-3)
+    assert rates_of(again) == pytest.approx(rates_of(prices), rel=1e-3)
+    assert machine_of(rates_of(again)) == again
+    other = profile.read_prices(file, "mpi")
+    assert other.profile.link == between.link and other.products == again.products
 
 
 @pytest.mark.parametrize(
@@ -204,6 +208,8 @@ def test_a_machine_is_measured_written_and_read(
         ("iteration = 1.0", r"a table \[machine\] with iteration"),
         ("[machine]\nbetta = 1.0", 'a machine has no "betta"'),
         ("[machine]\nbeta = -1.0", "beta is -1.0: seconds, 0 or more, are right"),
+        ("[machine]\nmemory = [1.0]", r"memory is \[1.0\]: 3 numbers of seconds, 0 or more"),
+        ("[locol]\nbeta = 1.0", 'a machine has no "locol"'),
         ("[machine", "no TOML"),
     ],
 )
@@ -224,7 +230,8 @@ def test_choices_follow_the_machine(tmp_path: Path) -> None:
         f"%0 = linalg.exp ins(%a : {kind}) outs(%e : {kind}) -> {kind}\nreturn %0 : {kind}\n}}\n"
     )
     for iteration, collectives in ((1e-12, 0), (1e-3, 1)):
-        file.write_text(f"[machine]\niteration = {iteration}\ncopy_beta = 0.0\n")
+        rates = f"iteration = {iteration}\nfunction = {iteration}\nmemory = [0, 0, 0]\n"
+        file.write_text(f"[machine]\n{rates}copy_beta = 0.0\n")
         done = commands.meshweave("run", text, "--mesh", "auto=2", "--profile", file, "--json")
         assert done.status == 0, done.err
         assert len(json.loads(done.out)["collectives"]) == collectives
@@ -275,10 +282,52 @@ def test_layouts_beyond_blocks_cost_what_the_machine_takes() -> None:
         f"%0 = linalg.exp ins(%a : {kind}) outs(%e : {kind}) -> {kind}\nreturn %0 : {kind}\n}}\n"
     )
     costs = []
-    for machine in (MachinePrices(), machine_of((2e-11, 1e-10, 1e-5, 1e-5, 1.0))):
+    slow = Profile(Link(1e-5, 1.0), 1e-5, 1e-10)
+    for machine in (MachinePrices(), MachinePrices(slow)):
         ctx = context(unregistered=True)
         with ctx, ir.Location.unknown():
             module = load_module(text, ctx, "x")
             open_interfaces(module, Mesh(x=2))
             costs.append(placed(module, Mesh(x=2), machine)[2].cost)
     assert costs[0] < 1 < costs[1]
+
+
+def works_in(text: str) -> list[tuple[str, tuple[bool, ...]]]:
+    """Return the kind of each op of a program that computes, and which of its tensors are in memory."""
+    mesh, ctx = Mesh(x=2), context(unregistered=True)
+    with ctx, ir.Location.unknown():
+        module = load_module(text, ctx, "x")
+        open_interfaces(module, mesh)
+        problem = placed(module, mesh, MachinePrices())[1]
+    return [(work.kind, work.kept) for work in problem.works.ops if work.kind != "nothing"]
+
+
+def test_what_kernels_compute_inside_is_not_in_memory() -> None:
+    """A sum read by one function is within its kernel; what a product reads or makes is in memory."""
+    text = """func.func public @main(%a: tensor<64x64xf32>, %b: tensor<64x64xf32>) -> tensor<64x64xf32> {
+      %z = arith.constant dense<0.0> : tensor<64x64xf32>
+      %0 = arith.addf %a, %b : tensor<64x64xf32>
+      %1 = math.exp %0 : tensor<64x64xf32>
+      %2 = linalg.matmul ins(%1, %b : tensor<64x64xf32>, tensor<64x64xf32>) outs(%z : tensor<64x64xf32>)
+        -> tensor<64x64xf32>
+      return %2 : tensor<64x64xf32>
+    }"""
+    assert works_in(text) == [
+        ("loops", (True, True, False)),
+        ("loops", (False, True)),
+        ("product", (True, True, False, True)),
+    ]
+
+
+def test_scores_of_attentions_that_are_one_kernel_are_not_in_memory() -> None:
+    """Below 64 KiB of scores an attention is products and loops."""
+    for places, stored in ((64, True), (256, False)):
+        text = mw.jit(softmax_product, mesh="x=2").lower(
+            *[np.ones((2, places, 32), np.float32)] * 3
+        )
+        products = [kept for kind, kept in works_in(str(text.as_text())) if kind == "product"]
+        assert [kept[-1] for kept in products] == [stored, True]
+
+
+def softmax_product(q: Any, k: Any, v: Any) -> Any:
+    return mw.softmax(q @ k.mT) @ v

@@ -1,21 +1,29 @@
-"""Measure this machine for predictions: what a core multiplies and copies, what collectives take; read and write that.
+"""Measure this machine for predictions: what a core computes and its memory gives, what collectives take.
 
     [machine]
-    iteration = 2.1e-11     # seconds of a multiply-add in the loops of an op
-    copy_beta = 1.3e-10     # seconds of a byte read or written
-    launch = 2.2e-05        # seconds to enter and leave a collective
-    alpha = 1.1e-05         # seconds of a message
-    beta = 3.1e-10          # seconds of a byte received
+    iteration = 4.1e-11     # seconds of an addition in the loops of an op, among many
+    function = 5.3e-10      # seconds of an exponential
+    kernel = 3.0e-07        # seconds to start a kernel
+    call = 2.0e-05          # seconds to call a program
+    copy_beta = 1.3e-10     # seconds of a byte read or written in memory
+    products = [..]         # seconds of a multiply-add in products whose least side is 1, 4, 16, 64, 256
+    memory = [..]           # seconds of a byte that is read again after 512 KiB, 8 MiB, 128 MiB
 
-All ranks work at once while they are measured, as in a program: where they share cores, a rank is that much slower.
+    [local]                 # an engine; in a file without such tables these stand in [machine]
+    launch = 2.6e-06        # seconds to enter and leave a collective
+    alpha = 1.3e-06         # seconds of a message
+    beta = 1.5e-10          # seconds of a byte received
+
+All ranks work at once while they are measured, as in a program: where they share memory, a rank is that much slower.
+What a rank computes is taken from the processor time of all ranks, so that other work on the machine counts little.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,127 +31,223 @@ import numpy as np
 
 from meshweave.errors import UsageError, did_you_mean
 from meshweave.layout.mesh import Link
-from meshweave.plan.cost import SHARED_MEMORY, Profile
-from meshweave.plan.placement.prices import MachinePrices
+from meshweave.plan.cost import Profile
+from meshweave.plan.placement.prices import SIDES, SIZES, MachinePrices
 from meshweave.see.budget import read_toml
 
-KEYS = ("iteration", "copy_beta", "launch", "alpha", "beta")
-SECONDS = 0.6  # that each figure is measured for
-PRODUCT, LONG, SHORT, WIDE = 512, 1 << 21, 16, 1 << 21  # rows of a product; elements on a rank
+NUMBERS = ("iteration", "function", "kernel", "call", "copy_beta")
+TABLES = {"products": SIDES, "memory": SIZES}
+LINK = ("launch", "alpha", "beta")
+ENGINES = ("local", "mpi")
+SECONDS = 0.1  # that each figure is measured for
+WIDTH, LONG = 256, 1 << 15  # of products; elements of a rank that its cache holds
+CHAIN = 32  # collectives of a program that follow one another
+WIDE = 1 << 19  # elements of a rank in a collective
 
 
-def prices_text(prices: MachinePrices, about: str) -> str:
-    """Return a machine as a file of TOML. about: where the numbers come from."""
+def prices_text(prices: MachinePrices, about: str, links: dict[str, Profile] | None = None) -> str:
+    """Return a machine as a file of TOML. about: where the numbers come from. links: of engines, by name."""
     profile = prices.profile
-    rates = (prices.iteration, profile.copy_beta, profile.launch, *_link(profile))
-    rows = [f"{key} = {rate:.3e}" for key, rate in zip(KEYS, rates)]
+    numbers = {name: getattr(prices, name) for name in NUMBERS[:-1]}
+    rows = [f"{name} = {rate:.3e}" for name, rate in numbers.items()]
+    rows.append(f"copy_beta = {profile.copy_beta:.3e}")
+    for name, at in TABLES.items():
+        rates = ", ".join(f"{rate:.3e}" for rate in getattr(prices, name))
+        rows.append(f"{name} = [{rates}]  # at {', '.join(map(str, at))}")
+    for engine, own in (links or {"local": profile}).items():
+        three = zip(LINK, (own.launch, own.link.alpha, own.link.beta))
+        rows += ["", f"[{engine}]", *[f"{key} = {rate:.3e}" for key, rate in three]]
     return "\n".join((f"# {about}", "[machine]", *rows, ""))
 
 
-def _link(profile: Profile) -> tuple[float, float]:
-    return profile.link.alpha, profile.link.beta
+def read_prices(path: str | Path, engine: str = "local") -> MachinePrices:
+    """Read a machine from a file. engine: whose links count; where a file has none of it, those that it has.
 
-
-def read_prices(path: str | Path) -> MachinePrices:
-    """Read a machine from a file. Raises UsageError, which names the file and the key, for what is none."""
-    given = read_toml(path).get("machine")
-    if not isinstance(given, dict):
-        raise UsageError(f"{path}: a table [machine] with {', '.join(KEYS)} is right")
-    for key, rate in given.items():
-        if key not in KEYS:
-            near = did_you_mean(key, KEYS) or f"; there are {', '.join(KEYS)}"
-            raise UsageError(f'{path}: a machine has no "{key}"{near}')
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1e9:
-            raise UsageError(f"{path}: {key} is {rate!r:.40}: seconds, 0 or more, are right")
-    rates = {
-        "iteration": MachinePrices().iteration,
-        "copy_beta": SHARED_MEMORY.copy_beta,
-        "launch": SHARED_MEMORY.launch,
-        **dict(zip(("alpha", "beta"), _link(SHARED_MEMORY))),
-        **given,
+    Raises UsageError, which names the file and the key, for what is none.
+    """
+    given = read_toml(path)
+    known = ("machine", *ENGINES)
+    for name, table in given.items():
+        keys = (*NUMBERS, *LINK, *TABLES) if name in ("machine", *NUMBERS, *TABLES) else LINK
+        if not isinstance(table, dict):
+            where = name if name in ENGINES else "machine"
+            raise UsageError(f"{path}: a table [{where}] with {', '.join(keys)} is right")
+        if name not in known:
+            near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise UsageError(f'{path}: a machine has no "{name}"{near}')
+        for key, rate in table.items():
+            _check(path, key, rate, keys)
+    if not given:
+        raise UsageError(
+            f"{path}: a table [machine] with {', '.join((*NUMBERS, *TABLES))} is right"
+        )
+    prices = MachinePrices()
+    profile, own = prices.profile, dict(given.get("machine", {}))
+    links = [given[name] for name in (engine, *ENGINES) if name in given]
+    links.append({key: own.pop(key) for key in LINK if key in own})
+    copied = float(own.pop("copy_beta", profile.copy_beta))
+    has = {"launch": profile.launch, "alpha": profile.link.alpha, "beta": profile.link.beta}
+    launch, alpha, beta = (float({**has, **links[0]}[key]) for key in LINK)
+    rates: dict[str, Any] = {
+        k: tuple(map(float, v)) if k in TABLES else float(v) for k, v in own.items()
     }
-    link = Link(float(rates["alpha"]), float(rates["beta"]))
-    profile = Profile(link, float(rates["launch"]), float(rates["copy_beta"]))
-    return MachinePrices(profile, float(rates["iteration"]))
+    return replace(prices, profile=Profile(Link(alpha, beta), launch, copied), **rates)
+
+
+def _check(path: str | Path, key: str, rate: object, keys: Sequence[str]) -> None:
+    """Raise UsageError unless a key is known and has seconds, as many as are right."""
+    if key not in keys:
+        near = did_you_mean(key, keys) or f"; there are {', '.join(keys)}"
+        raise UsageError(f'{path}: a machine has no "{key}"{near}')
+    many = len(TABLES[key]) if key in TABLES else None
+    rows = rate if many is not None and isinstance(rate, list) else [rate]
+    good = [isinstance(r, int | float) and not isinstance(r, bool) and 0 <= r < 1e9 for r in rows]
+    if not all(good) or len(rows) != (many or 1):
+        right = f"{many} numbers of seconds" if many else "seconds"
+        raise UsageError(f"{path}: {key} is {rate!r:.40}: {right}, 0 or more, are right")
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """Hold a mesh of one axis, on which everything is measured."""
+    """Measure programs on a mesh of one axis."""
 
     ranks: int
+    engine: str = "local"
 
     @property
     def mesh(self) -> str:
         return f"x={self.ranks}"
 
-    def array(self, rows: int, width: int, layout: str) -> Any:
-        """Return ones, `rows` of them on each rank."""
+    def seconds(self, function: Callable[..., Any], layout: str, *values: Any) -> float:
+        """Return the least seconds of a rank in a program that is called for a while.
+
+        On engine local they are of the processor; between processes, of the clock.
+        """
         import meshweave as mw
 
-        value = np.ones((rows * self.ranks, width), np.float32)
-        return mw.Array.from_numpy(value, mesh=self.mesh, layout=layout)
+        whole = [f"[{', '.join(['_'] * np.ndim(v))}]" for v in values]
+        layouts = (layout, *whole[1:])
+        jitted = mw.jit(function, mesh=self.mesh, in_layouts=layouts, engine=self.engine)
+        compiled = jitted.lower(*values).compile()
+        arrays = [
+            mw.Array.from_numpy(v, mesh=self.mesh, layout=text) for v, text in zip(values, layouts)
+        ]
+        clock = time.process_time if self.engine == "local" else time.perf_counter
+        share = self.ranks if self.engine == "local" else 1
+        try:
+            compiled.call(arrays)
+            ends, best = time.perf_counter() + SECONDS, float("inf")
+            while time.perf_counter() < ends or best == float("inf"):
+                began = clock()
+                compiled.call(arrays)
+                best = min(best, clock() - began)
+        finally:
+            compiled.close()
+            jitted.close()
+        return best / share
 
-    def seconds(self, action: Callable[[], Any]) -> float:
-        """Return the least seconds of an action that is repeated for a while."""
-        action(), action()
-        ends, best = time.perf_counter() + SECONDS, float("inf")
-        while time.perf_counter() < ends or best == float("inf"):
-            began = time.perf_counter()
-            action()
-            best = min(best, time.perf_counter() - began)
-        return best
+    def ones(self, rows: int, *dims: int) -> Any:
+        """Return an array of `rows` on each rank."""
+        return np.full((rows * self.ranks, *dims), 0.5, np.float32)
 
-    def call(self) -> float:
-        """Return the seconds of a call that computes nothing to speak of."""
+    def product(self, side: int, call: float) -> float:
+        """Return the seconds of a multiply-add of products with a least side."""
+        many = max(4, 64 // side)
+
+        def chain(x: Any, w: Any) -> Any:
+            for _ in range(many):
+                x = x @ w
+            return x
+
+        w = np.full((WIDTH, WIDTH), 1 / WIDTH, np.float32)
+        taken = self.seconds(chain, "[x, _]", self.ones(side, WIDTH), w) - call
+        return max(taken, 0.0) / (many * side * WIDTH**2)
+
+    def kernel(self, call: float) -> float:
+        """Return the seconds that a kernel takes to start."""
+        many = 64
+
+        def chain(x: Any, w: Any) -> Any:
+            for _ in range(many):
+                x = x @ w
+            return x
+
+        w = np.full((4, 4), 0.25, np.float32)
+        return max(self.seconds(chain, "[x, _]", self.ones(4, 4), w) - call, 0.0) / many
+
+    def loops(self, function: Callable[[Any], Any], call: float) -> float:
+        """Return the seconds of an element of loops over what the cache holds."""
+        return max(self.seconds(function, "[x]", self.ones(LONG)) - call, 0.0) / LONG
+
+    def byte(self, nbytes: int, call: float) -> float:
+        """Return the seconds of a byte read or written by loops that touch so many bytes."""
+        taken = self.seconds(lambda x: x * 0.5, "[x]", self.ones(nbytes // 8)) - call
+        return max(taken, 0.0) / nbytes
+
+    def launch(self, machine: MachinePrices) -> float:
+        """Return the seconds of a sum over all ranks of one number."""
         import meshweave as mw
 
-        x = self.array(SHORT, 1, "[x, _]")
-        f = mw.jit(lambda a: a + a, mesh=self.mesh)
-        return self.seconds(lambda: f(x))
+        def chain(x: Any) -> Any:
+            for _ in range(CHAIN):
+                x = x / (1.0 + mw.mean(x))
+            return x
 
-    def iteration(self, call: float) -> float:
-        """Return the seconds of a multiply-add of a product, on each rank at once."""
+        taken = self.seconds(chain, "[x]", self.ones(16)) - machine.call
+        return max(taken / CHAIN - 2 * machine.kernel, 1e-8)
+
+    def received(self, target: str) -> float:
+        """Return the seconds to redistribute rows of WIDE elements on each rank."""
         import meshweave as mw
 
-        x, w = self.array(PRODUCT, PRODUCT, "[x, _]"), np.ones((PRODUCT, PRODUCT), np.float32)
-        whole = mw.Array.from_numpy(w, mesh=self.mesh, layout="[_, _]")
-        f = mw.jit(lambda a, b: a @ b, mesh=self.mesh)
-        return max(self.seconds(lambda: f(x, whole)) - call, 0.0) / PRODUCT**3
-
-    def copy(self, call: float) -> float:
-        """Return the seconds of a byte that is read or written, on each rank at once."""
-        import meshweave as mw
-
-        x = self.array(LONG, 1, "[x, _]")
-        f = mw.jit(lambda a: a + a, mesh=self.mesh)
-        return max(self.seconds(lambda: f(x)) - call, 0.0) / (8 * LONG)
-
-    def gather(self, elements: int) -> float:
-        """Return the seconds of an all_gather in which each rank gives so many elements."""
-        import meshweave as mw
-
-        x = self.array(elements, 1, "[x, _]")
-        f = mw.jit(lambda a: mw.redistribute(a + a, "[_, _]"), mesh=self.mesh, out_layouts="[_, _]")
-        return self.seconds(lambda: f(x))
+        value = self.ones(WIDE // 512, 512)
+        alone = self.seconds(lambda x: x * 0.5, "[x, _]", value)
+        return self.seconds(lambda x: mw.redistribute(x * 0.5, target), "[x, _]", value) - alone
 
 
-def measured(ranks: int | None = None) -> tuple[MachinePrices, str]:
-    """Return what this machine takes on engine "local", and a sentence on how that was found.
+def measured(
+    ranks: int | None = None, engines: Sequence[str] = ("local",)
+) -> tuple[MachinePrices, str, dict[str, Profile]]:
+    """Return what this machine takes, a sentence on how that was found, and the links of engines.
 
     ranks: that work at once; None: one for each core, 2 at least. A launch counts as twice a message, since groups of
     one size cannot tell them apart.
     """
+    import meshweave as mw
+
     ranks = ranks or min(max(2, len(os.sched_getaffinity(0))), 16)
     bench = _Bench(ranks)
-    call = bench.call()
-    iteration, copy = bench.iteration(call), bench.copy(call)
-    short, long = bench.gather(SHORT), bench.gather(WIDE // ranks)
-    received = 4 * (WIDE // ranks) * (ranks - 1)
-    once = max(short - call, 0.0)
-    worked = 8 * (WIDE // ranks) * copy  # the addition in front of the gather
-    beta = max(long - short - worked, 0.0) / received
-    launch = once / (1 + (ranks - 1) / 2)
-    profile = Profile(Link(launch / 2, beta), launch, copy)
-    about = f"measured on engine local, {ranks} ranks, {os.cpu_count()} cores"
-    return MachinePrices(profile, iteration), about
+    call = bench.seconds(lambda x: x + x, "[x]", bench.ones(16))
+    memory = [bench.byte(nbytes, call) for nbytes in SIZES]
+    cached = 8 * memory[0]
+
+    def exponentials(x: Any) -> Any:
+        return mw.exp(-mw.exp(-mw.exp(-mw.exp(-x))))
+
+    def additions(x: Any) -> Any:
+        for n in range(32):
+            x = mw.maximum(x * 0.5, 0.25 * n)
+        return x
+
+    found = MachinePrices(
+        iteration=max(bench.loops(additions, call) - cached, 0.0) / 64,
+        function=max(bench.loops(exponentials, call) - cached, 0.0) / 4,
+        kernel=bench.kernel(call),
+        call=call,
+        products=tuple(bench.product(side, call) for side in SIDES),
+        memory=tuple(memory),
+    )
+    links = {engine: _link(_Bench(ranks, engine), found) for engine in engines}
+    about = f"measured on engine {' and '.join(engines)}, {ranks} ranks, {os.cpu_count()} cores"
+    return replace(found, profile=links[engines[0]]), about, links
+
+
+def _link(bench: _Bench, machine: MachinePrices) -> Profile:
+    """Return the links of an engine: of a sum of one number, and of rows that are gathered, or become columns."""
+    call = bench.seconds(lambda x: x + x, "[x]", bench.ones(16))
+    ring = bench.launch(replace(machine, call=call))  # a launch and 2 (ranks - 1) messages
+    launch = ring / (1 + (bench.ranks - 1))
+    part = 4 * WIDE * (bench.ranks - 1)
+    taken = bench.received("[_, _]") + bench.received("[_, x]")
+    beta = (taken - 2 * launch * (1 + (bench.ranks - 1) / 2)) / (part + part / bench.ranks)
+    return Profile(Link(launch / 2, max(beta, 1e-12)), launch, machine.memory[-1])

@@ -65,13 +65,22 @@ def _profile(output: str | None) -> int:
     from meshweave.files.whole import write_text
     from meshweave.see.profile import measured, prices_text
 
-    text = prices_text(*measured())
+    text = prices_text(*measured(engines=_measured_engines()))
     if output is None:
         print(text, end="")
     else:
         write_text(output, text)
         print(f"{output}: {text.splitlines()[0].removeprefix('# ')}")
     return 0
+
+
+def _measured_engines() -> tuple[str, ...]:
+    """Return the engines that are measured: between processes where there is an MPI."""
+    try:
+        _mpiexec()
+    except MeshweaveError:
+        return ("local",)
+    return ("local", "mpi")
 
 
 def doctor(as_json: bool = False) -> int:

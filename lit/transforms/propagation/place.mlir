@@ -18,7 +18,7 @@ func.func @free(%a: tensor<6000x512xf32>) -> tensor<6000x512xf32> {
 
 "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
 
-// What is said stays; the rows of the factors lie where they are multiplied, and half of the addition is done on each rank.
+// What is said stays; the rows of the factors lie where they are multiplied, and sums of each rank are added before they are summed up.
 // CHECK-DAG: #[[COLUMNS:.*]] = #dist.layout<"[_, x]">
 // CHECK-DAG: #[[ROWS:.*]] = #dist.layout<"[x, _]">
 // CHECK-DAG: #[[SUM:.*]] = #dist.layout<"[_, _] +sum(x)">
@@ -26,8 +26,8 @@ func.func @free(%a: tensor<6000x512xf32>) -> tensor<6000x512xf32> {
 // CHECK-LABEL: func.func @twice
 // CHECK-SAME: %{{.*}}: tensor<512x2048xf32> {dist.layout = #[[COLUMNS]]}
 // CHECK-SAME: -> (tensor<512x512xf32> {dist.layout = #[[WHOLE]]})
-// CHECK: linalg.matmul {dist.layouts = {operands = [#[[COLUMNS]], #[[ROWS]], #[[SUM]]], results = [#[[SUM]]], values = [#[[ROWS]]]}}
-// CHECK: linalg.add {dist.layouts = {operands = [#[[ROWS]], #[[ROWS]], #[[ROWS]]], results = [#[[ROWS]]], values = [#[[WHOLE]]]}}
+// CHECK: linalg.matmul {dist.layouts = {operands = [#[[COLUMNS]], #[[ROWS]], #[[SUM]]], results = [#[[SUM]]]}}
+// CHECK: linalg.add {dist.layouts = {operands = [#[[SUM]], #[[SUM]], #[[WHOLE]]], results = [#[[SUM]]], values = [#[[WHOLE]]]}}
 func.func @twice(%a: tensor<512x2048xf32> {dist.layout = #dist.layout<"[_, x]">}, %b: tensor<2048x512xf32>, %c: tensor<2048x512xf32>)
     -> (tensor<512x512xf32> {dist.layout = #dist.layout<"[_, _]">}) {
   %zero = arith.constant 0.0 : f32

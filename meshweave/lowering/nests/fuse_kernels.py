@@ -38,10 +38,10 @@ from meshweave.lowering.nests.states import put_off_states
 from meshweave.lowering.nests.unroll import unroll
 from meshweave.targets import Goal
 from meshweave.transforms.base import Pass, walk
+from meshweave.transforms.kernels.element_costs import CHEAP
 from meshweave.transforms.kernels.generalize import decompose
 from meshweave.transforms.slicing.ledger import stands_alone, stream_of
 
-CHEAP = 3.0  # additions per element that are rather repeated than stored
 HEAVY = 16.0  # a transcendental function
 # Ops that make floats of weights of few bits.
 WIDENING = {"arith.extf", "arith.sitofp", "arith.shli", "arith.shrsi"}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshweave.ir.bindings import ir
-from meshweave.lowering.nests.bodies import cost, functions
 from meshweave.lowering.nests.items import Item, Reader
 from meshweave.lowering.nests.linear import IndexMap
+from meshweave.transforms.kernels.element_costs import cost, functions
 
 LARGEST = 400.0  # price above which a map is stored, so that no kernel grows without bound
 FUNCTIONS = (

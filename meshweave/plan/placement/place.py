@@ -15,7 +15,7 @@ from meshweave.layout.factors import Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.placement.elimination import Choices, CostTerm, Numbers, minimise
-from meshweave.plan.placement.prices import MachinePrices, planned_for
+from meshweave.plan.placement.prices import MachinePrices, OpWork, planned_for
 from meshweave.plan.placement.runs import OpRun, RuleRuns
 from meshweave.plan.propagation.arrange import StatedLayout
 from meshweave.plan.propagation.propagate import (
@@ -27,9 +27,6 @@ from meshweave.plan.propagation.propagate import (
 )
 from meshweave.plan.redistribute import plan_redistribute
 
-VIEWS = ("pass", "tensor.expand_shape", "tensor.collapse_shape", "tensor.reshape", "tensor.cast")
-"""Ops that make no new elements."""
-
 FORBIDDEN = 1e9
 """Seconds that stand for never."""
 
@@ -40,6 +37,14 @@ class Times:
 
     ops: Sequence[float]
     values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Works:
+    """Say what each op of a graph computes, and how many bytes a rank touches before it reads an argument again."""
+
+    ops: Sequence[OpWork]
+    reach: float
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class PlacementProblem:
     mesh: Mesh
     times: Times
     edges: Edges
+    works: Works
     prices: MachinePrices = field(default_factory=MachinePrices)
     rules: dict[int, RuleRuns] = field(init=False)
     layouts: list[tuple[Layout, ...]] = field(init=False)
@@ -157,11 +163,13 @@ class PlacementProblem:
         for op, runs in enumerate(self.runs):
             if runs:
                 rule, times = self.graph.rule_of[op], self.times.ops[op]
-                key = ("work", rule, times)
+                work = self.works.ops[op]
+                key = ("work", rule, times, work)
                 if key not in self._tables:
-                    views = self.graph.rules[rule].name in VIEWS
-                    row = [times * self.prices.work(run, views) for run in runs]
-                    self._tables[key] = np.array(row)
+                    row = self.prices.work(
+                        self.graph.rules[rule], self.rules[rule], work, self.mesh, self.works.reach
+                    )
+                    self._tables[key] = times * row
                 found.append(CostTerm((first + op,), self._tables[key]))
         return found
 

@@ -7,22 +7,19 @@ on the tensor: each pair is planned once, without the digits that both have, and
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from math import prod
+from math import ceil, prod
 from threading import get_ident
 
 import numpy as np
 
 from meshweave.errors import PlanError
-from meshweave.layout.factors import Axes
+from meshweave.layout.factors import Axes, Rule, pieces
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Axis, Link, Mesh
 from meshweave.plan.cost import SHARED_MEMORY, Profile, link_of, local_seconds, seconds
 from meshweave.plan.placement.elimination import Numbers
-from meshweave.plan.placement.runs import OpRun
+from meshweave.plan.placement.runs import RuleRuns
 from meshweave.plan.redistribute import plan_redistribute
-
-ITERATION = 2e-11
-"""Seconds of a multiply-add in the loops of an op: 50 G/s, of one core with vectors."""
 
 MOST_SEARCHED = 2
 """Axes of a move that is planned; beyond, a formula prices it, since the planner searches among many orders."""
@@ -31,23 +28,89 @@ LARGE = 1 << 20
 """Elements of the tensor whose plan stands for those of all: its launches are a small part, as the planner counts."""
 
 
+NOTHING, LOOPS, PRODUCT = "nothing", "loops", "product"
+"""Kinds of work: none, as of views and passes; loops over elements; sums of products of two tensors."""
+
+
+@dataclass(frozen=True)
+class OpWork:
+    """Say what an op computes, whatever the layouts.
+
+    element: its element type. adds, functions: of one iteration of its loops: additions, and functions of many
+    instructions, such as a sine. kept: of each operand and result, whether it is in memory, not only within a kernel.
+    far: whether it was made long before it is read, as an argument. launches: the op is a kernel of its own.
+    """
+
+    kind: str = NOTHING
+    element: str = "f32"
+    adds: int = 1
+    functions: int = 0
+    kept: tuple[bool, ...] = ()
+    far: tuple[bool, ...] = ()
+    launches: bool = False
+
+
+SIDES = (1, 4, 16, 64, 256)
+"""Least side of a product, of its rows, columns and the dim that is summed, for which there is a rate."""
+
+SIZES = (1 << 19, 1 << 23, 1 << 27)
+"""Bytes touched between two reads of the same for which there is a rate of memory: as caches hold, and memory."""
+
+ELEMENTS = {"f32": 1.0, "f64": 2.0, "bf16": 1.0, "f16": 1.0}
+"""Element types, and the time of an iteration over that of one of f32: as many more bytes as fill a vector."""
+
+
 @dataclass(frozen=True)
 class MachinePrices:
-    """Say what a machine takes: its links and copies, and the seconds of an iteration of an op's loops."""
+    """Say what a machine takes, in seconds: its links and copies, and what a core computes.
+
+    profile:   of links, and of a byte read or written in memory.
+    iteration: of an addition in the loops of an op, among many.
+    function:  of a function of many instructions, as an exponential.
+    kernel:    to start a kernel. call: to call a program.
+    products:  of a multiply-add of f32 in products with least sides of SIDES.
+    memory:    of a byte read or written again after SIZES bytes.
+    """
 
     profile: Profile = SHARED_MEMORY
-    iteration: float = ITERATION
+    iteration: float = 2e-11
+    function: float = 6.5e-10
+    kernel: float = 3e-7
+    call: float = 3e-5
+    products: tuple[float, ...] = (4.5e-11, 2.8e-11, 2.8e-11, 2.4e-11, 2.2e-11)
+    memory: tuple[float, ...] = (2.3e-11, 2.7e-11, 5e-11)
 
-    def work(self, run: OpRun, views: bool) -> float:
-        """Return the seconds a rank computes: as long as its loops take, or its memory, whichever is more.
+    def byte(self, nbytes: float) -> float:
+        """Return the seconds of a byte read or written when so many are touched until it is again."""
+        return float(np.interp(np.log(max(nbytes, 1.0)), np.log(SIZES), self.memory))
 
-        views: the op makes no new elements.
+    def work(self, rule: Rule, runs: RuleRuns, work: OpWork, mesh: Mesh, reach: float) -> Numbers:
+        """Return the seconds that the busiest rank computes in each run of an op.
+
+        reach: bytes that a rank touches in a run of the program, before it reads an argument again.
         """
         link = self.profile.link
-        joined = run.joined * link.beta + (self.profile.launch + link.alpha if run.joined else 0.0)
-        if views:
+        once = self.profile.launch + link.alpha
+        joined = np.array(
+            [run.joined * link.beta + (once if run.joined else 0.0) for run in runs.runs]
+        )
+        if work.kind == NOTHING:
             return joined
-        return joined + max(run.iterations * self.iteration, run.nbytes * self.profile.copy_beta)
+        iterations = np.array([float(run.iterations) for run in runs.runs])
+        wide = ELEMENTS.get(work.element, 1.0)
+        if work.kind == PRODUCT:
+            sides = _sides(rule, runs, mesh)
+            rates = np.interp(np.log(sides), np.log(SIDES), self.products)
+            computed = iterations * rates * wide
+        else:
+            each = work.adds * self.iteration + work.functions * self.function
+            computed = iterations * each * wide
+        local = _local_bytes(rule, runs, mesh, work)
+        near = sum([row for row, far in local if not far], np.zeros(len(runs.runs)))
+        moved = sum([row for row, far in local if far], np.zeros(len(runs.runs)))
+        rates = np.interp(np.log(np.maximum(near + moved, 1.0)), np.log(SIZES), self.memory)
+        read = near * rates + moved * np.maximum(rates, self.byte(reach))
+        return joined + np.maximum(computed, read) + (self.kernel if work.launches else 0.0)
 
     def moves(
         self, sources: Sequence[Layout], targets: Sequence[Layout], mesh: Mesh, nbytes: int
@@ -64,26 +127,77 @@ class MachinePrices:
         return profile.launch + profile.link.alpha + nbytes * profile.link.beta
 
 
+def _sizes(mesh: Mesh) -> dict[str, int]:
+    return {axis.name: mesh.size(axis.name) for axis in mesh.axes}
+
+
+def _sides(rule: Rule, runs: RuleRuns, mesh: Mesh) -> Numbers:
+    """Return the least side of a product on the busiest rank, for each run: rows, columns, or what is summed."""
+    sizes = _sizes(mesh)
+    named = [{f for dim in dims for f in dim} for dims in rule.tensors if dims is not None]
+    first, second = named[0], named[1] if len(named) > 2 else set()
+    result = named[-1]
+    sums = (first & second) - result
+    groups = [g for g in ((first & result) - second, (second & result) - first, sums) if g]
+    found = []
+    for run in runs.runs:
+        placed = dict(run.placed)
+        extents = [
+            prod([ceil(rule.factors[f].size / pieces(placed.get(f, ()), sizes)) for f in group])
+            for group in groups
+        ]
+        found.append(float(min(extents)) if len(groups) == 3 else 1.0)
+    return np.array(found)
+
+
+def _local_bytes(
+    rule: Rule, runs: RuleRuns, mesh: Mesh, work: OpWork
+) -> list[tuple[Numbers, bool]]:
+    """Return the bytes that the busiest rank has of each tensor in memory, for each run, and whether it is far."""
+    sizes, found = _sizes(mesh), []
+    for t, (ends, at) in enumerate(zip(runs.ends, runs.at)):
+        shape = rule.sizes[t]
+        if not ends or not shape or not (work.kept[t] if t < len(work.kept) else True):
+            continue
+        item = rule.nbytes[t] / max(1, prod(shape))
+        local = [
+            item * prod([ceil(n / pieces(end.axes_of(d), sizes)) for d, n in enumerate(shape)])
+            for end in ends
+        ]
+        found.append((np.array(local)[at], t < len(work.far) and work.far[t]))
+    return found
+
+
 def planned_for(profile: Profile) -> Profile | None:
     """Return the machine as the planner is told of it: None if nobody has measured it."""
     return None if profile == SHARED_MEMORY else profile
 
 
-def machine_option(prices: MachinePrices) -> str:
-    """Return the machine as an option of dist-place: iteration, copy_beta, launch, alpha and beta, in seconds."""
+def rates_of(prices: MachinePrices) -> tuple[float, ...]:
+    """Return a machine as numbers, in a fixed order."""
     profile = prices.profile
-    rates = (prices.iteration, profile.copy_beta, profile.launch, *astuple(profile.link))
-    return f"machine={','.join(map(repr, rates))}"
+    return (
+        *(prices.iteration, profile.copy_beta, profile.launch, *astuple(profile.link)),
+        *(prices.function, prices.kernel, prices.call, *prices.products, *prices.memory),
+    )
+
+
+def machine_option(prices: MachinePrices) -> str:
+    """Return the machine as an option of dist-place."""
+    return f"machine={','.join(map(repr, rates_of(prices)))}"
 
 
 def machine_of(rates: Sequence[float]) -> MachinePrices:
     """Return the machine of such an option. Raises PlanError for another number of rates."""
-    if len(rates) != 5:
+    right = len(rates_of(MachinePrices()))
+    if len(rates) != right:
         raise PlanError(
-            f"machine: {len(rates)} rates; iteration, copy_beta, launch, alpha, beta are right"
+            f"machine: {len(rates)} rates; {right} are right, as machine_option says them"
         )
-    iteration, copied, launch, alpha, beta = rates
-    return MachinePrices(Profile(Link(alpha, beta), launch, copied), iteration)
+    iteration, copied, launch, alpha, beta, function, kernel, call, *tables = rates
+    products, memory = tuple(tables[: len(SIDES)]), tuple(tables[len(SIDES) :])
+    profile = Profile(Link(alpha, beta), launch, copied)
+    return MachinePrices(profile, iteration, function, kernel, call, products, memory)
 
 
 class _Rates:

@@ -11,6 +11,7 @@ the number of ranks is said, `auto=4`, the axes are chosen too: one, or two whos
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from meshweave.dialects.dist import TAKES
@@ -18,7 +19,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.trips import trips
 from meshweave.layout.mesh import Axis, Mesh
 from meshweave.plan.placement.elimination import Choices
-from meshweave.plan.placement.place import Edges, PlacementProblem, Times
+from meshweave.plan.placement.place import Edges, PlacementProblem, Times, Works
 from meshweave.plan.placement.prices import MachinePrices, machine_of
 from meshweave.plan.propagation.arrange import arrange
 from meshweave.transforms.base import (
@@ -37,6 +38,8 @@ from meshweave.transforms.propagation.graph import Built, build
 from meshweave.transforms.propagation.interface import beyond_blocks, open_interfaces
 from meshweave.transforms.propagation.outline_repeats import OutlineRepeats
 from meshweave.transforms.propagation.propagate import LayoutWriter
+from meshweave.transforms.propagation.rules import item_bytes
+from meshweave.transforms.propagation.works import op_works
 
 PLACEMENT = "dist.placement"
 """The attribute of the module that says how it was placed."""
@@ -127,15 +130,18 @@ def _explained(
     }
 
 
+def _entry(module: ir.Module) -> ir.Operation:
+    """Return the function that a program begins with."""
+    found = [f.operation for f in functions(module)]
+    return next((f for f in found if f.attributes["sym_name"].value == "main"), found[0])
+
+
 def _ports(module: ir.Module, built: Built) -> list[tuple[str, int]]:
     """Return the tensors that the entry takes and gives, by name, with their numbers."""
-    entry = functions(module)[0]
-    for f in functions(module):
-        if f.operation.attributes["sym_name"].value == "main":
-            entry = f
-    arguments = entry.operation.regions[0].blocks[0].arguments
+    entry = _entry(module)
+    arguments = entry.regions[0].blocks[0].arguments
     numbers = [built.values.get(a, -1) for a in arguments]
-    results = built.results[entry.operation.attributes["sym_name"].value]
+    results = built.results[entry.attributes["sym_name"].value]
     named = [(f"argument {i}", n) for i, n in enumerate(numbers)]
     named += [(f"result {i}", n) for i, n in enumerate(results)]
     return [(name, number) for name, number in named if number >= 0]
@@ -213,8 +219,17 @@ def placed(
     built = build(module, mesh, windows=True)
     passes = frozenset(op for op, site in enumerate(built.sites) if not site.results)
     edges = Edges(passes, _same(module, built), beyond_blocks(module, built))
-    placing = PlacementProblem(built.graph, mesh, _times(module, built), edges, prices)
+    works = Works(op_works(built), _reach(module, built, mesh))
+    placing = PlacementProblem(built.graph, mesh, _times(module, built), edges, works, prices)
     return built, placing, placing.solve()
+
+
+def _reach(module: ir.Module, built: Built, mesh: Mesh) -> float:
+    """Return the bytes of a rank's arguments of the entry, as many as are cut if all are."""
+    arguments = _entry(module).regions[0].blocks[0].arguments
+    kinds = [v.type for v in arguments if built.values.get(v, -1) >= 0]
+    total: int = sum([prod(t.shape) * item_bytes(t.element_type) for t in kinds])
+    return total / mesh.nranks
 
 
 def _same(module: ir.Module, built: Built) -> dict[int, int]:

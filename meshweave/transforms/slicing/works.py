@@ -193,7 +193,7 @@ def price_of(op: ir.Operation, mesh: Mesh | None, machine: MachinePrices) -> Pri
     inner = [one for one in walk(op) if one.name.startswith("linalg.")]
     times = [_iterations(one) for one in inner]
     flops = sum(n * max(1, _arithmetic(one)) for n, one in zip(times, inner, strict=True))
-    seconds = max(sum(times) * machine.iteration, nbytes * machine.profile.copy_beta)
+    seconds = max(sum(times) * machine.products[-1], nbytes * machine.profile.copy_beta)
     return Price(flops, nbytes, 0, seconds)
 
 

@@ -1,0 +1,250 @@
+"""Read what each op of a graph computes, and which of its tensors are in memory, as far as the lowering is known.
+
+Elementwise ops are computed inside what reads them: by one kernel alone, or by several where that is cheaper than to
+store the value; transposes, slices and reshapes are folded into what reads them. Products read and write tensors. What
+lies between the two products of an attention that becomes one kernel is nowhere in memory. This is the rule of
+fuse-kernels and select-kernels, on ops that are not cut yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from meshweave.ir.bindings import ir
+from meshweave.ir.build import IteratorType, iterator_types
+from meshweave.ir.ops import producer
+from meshweave.layout.factors import REDUCTION, Rule
+from meshweave.plan.placement.prices import LOOPS, NOTHING, PRODUCT, OpWork
+from meshweave.transforms.attention.match import FLOATS, MIN_BYTES
+from meshweave.transforms.kernels.element_costs import CHEAP, FUNCTION, cost, functions
+from meshweave.transforms.kernels.kernel_patterns import element_of
+from meshweave.transforms.propagation.bodies import body_of
+from meshweave.transforms.propagation.graph import Built
+from meshweave.transforms.propagation.rules import is_free, item_bytes
+
+_VIEWS = (
+    *("tensor.expand_shape", "tensor.collapse_shape", "tensor.reshape", "tensor.cast"),
+    "tensor.extract_slice",
+)
+_MOST_BETWEEN = 64
+"""Ops between the products of an attention, at most."""
+_ELEMENTWISE = ("arith.", "math.")
+_MAP, _COPY, _OTHER = "map", "copy", "other"
+"""Kinds of ops: elementwise, those that only move elements, and all that read and write tensors whatever is around."""
+
+
+def op_works(built: Built) -> list[OpWork]:
+    """Return what each op of a graph computes; of a pass, nothing."""
+    reader = _WorkReader(built)
+    found = []
+    for site, rule in zip(built.sites, built.graph.rule_of):
+        values = [op.operands[number] for op, number in site.operands]
+        if site.results:
+            found.append(reader.work(site.op, built.graph.rules[rule], values, site.results))
+        else:
+            found.append(OpWork())
+    return found
+
+
+@dataclass
+class _WorkReader:
+    """Find for the ops of a module what they are.
+
+    inner: values that are within an attention; exists: of each value that was asked for, whether it is in memory.
+    """
+
+    built: Built
+    rules: dict[ir.Operation, Rule] = field(init=False)
+    inner: set[ir.Value] = field(default_factory=set)
+    known: dict[ir.Value, tuple[bool, frozenset[ir.Operation]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        graph = self.built.graph
+        self.rules = {
+            site.op: graph.rules[rule]
+            for site, rule in zip(self.built.sites, graph.rule_of)
+            if site.results
+        }
+        for op, rule in self.rules.items():
+            if _is_product(rule):
+                self.inner |= _between(op, self.rules)
+
+    def work(
+        self, op: ir.Operation, rule: Rule, values: list[ir.Value], results: list[ir.Value]
+    ) -> OpWork:
+        """Return what an op computes."""
+        kept = tuple(self._kept(v) for v in (*values, *results))
+        far = tuple(_is_far(v) for v in (*values, *results))
+        launches = any(self._kept(v) for v in results)
+        if op.name in _VIEWS:
+            return OpWork(NOTHING)
+        kind = PRODUCT if _is_product(rule) else LOOPS
+        body = body_of(op)
+        adds, many = (1, 0) if body is None else (cost(body), functions(body))
+        if op.name.startswith(_ELEMENTWISE):
+            many = int(op.name.startswith("math."))
+            adds = FUNCTION * many or 1
+        return OpWork(kind, _element(op), adds - FUNCTION * many, many, kept, far, launches)
+
+    def _kept(self, value: ir.Value) -> bool:
+        """Tell whether a value is in memory."""
+        op = producer(value)
+        if op is not None and is_free(op):
+            return False
+        return self._found(value)[0]
+
+    def _found(self, value: ir.Value) -> tuple[bool, frozenset[ir.Operation]]:
+        """Return whether a value is in memory, and the ops whose kernels compute it where it is not."""
+        if value not in self.known:
+            self.known[value] = True, frozenset()  # while its readers are asked
+            self.known[value] = self._decided(value)
+        return self.known[value]
+
+    def _decided(self, value: ir.Value) -> tuple[bool, frozenset[ir.Operation]]:
+        op = producer(value)
+        kind = _OTHER if op is None or op not in self.rules else _kind(op, self.rules[op])
+        if value in self.inner:
+            return False, frozenset()
+        if kind == _OTHER or op is None:
+            return True, frozenset()
+        exists, kernels = False, frozenset[ir.Operation]()
+        price = _price(op)
+        for use in value.uses:
+            user = use.owner
+            if user not in self.rules:
+                exists |= not _is_shown(user)
+                continue
+            if _is_product(self.rules[user]):
+                kernels |= {user}
+                exists |= kind == _MAP or self._maker(op) == _MAP
+            elif user.operation.parent != op.parent and price > 0:
+                exists = True
+            else:
+                kernels |= self._kernels(user)
+                exists |= price >= FUNCTION and _again(value, user, self.rules[user])
+        if len(kernels) > 1 and price > CHEAP:
+            exists = True
+        return exists, kernels
+
+    def _kernels(self, user: ir.Operation) -> frozenset[ir.Operation]:
+        """Return the ops whose kernels compute what an op makes."""
+        found = [self._found(v) for v in user.results]
+        inside = frozenset[ir.Operation]().union(*[kernels for _, kernels in found])
+        return inside if found and not any(kept for kept, _ in found) else frozenset({user})
+
+    def _maker(self, op: ir.Operation) -> str:
+        """Return the kind of what makes the tensor that a chain of copies and views shows."""
+        made: ir.Operation | None = op
+        while made is not None and made in self.rules and _kind(made, self.rules[made]) == _COPY:
+            made = producer(made.operands[0])
+        known = made is not None and made in self.rules
+        return _kind(made, self.rules[made]) if known and made is not None else _OTHER
+
+
+def _is_shown(op: ir.Operation) -> bool:
+    """Tell whether an op that is no op of the graph only reads places of a tensor in a region."""
+    return op.name in ("tensor.dim", "tensor.extract")
+
+
+def _is_product(rule: Rule) -> bool:
+    """Tell whether an op adds up products of two tensors."""
+    return any(len(p) > 1 for p in rule.monomials) and any(
+        f.kind == REDUCTION for f in rule.factors
+    )
+
+
+def _kind(op: ir.Operation, rule: Rule) -> str:
+    if op.name in _VIEWS:
+        return _COPY
+    if op.name.startswith(_ELEMENTWISE):
+        return _MAP
+    if not op.name.startswith("linalg."):
+        return _OTHER
+    if op.name in ("linalg.transpose", "linalg.broadcast"):
+        return _COPY
+    loops = iterator_types(op) if op.name == "linalg.generic" else None
+    if loops is not None and any(kind != IteratorType.PARALLEL for kind in loops):
+        return _OTHER
+    if any(f.kind == REDUCTION for f in rule.factors) or len(op.results) != 1:
+        return _OTHER
+    return _COPY if _price(op) == 0 else _MAP
+
+
+def _price(op: ir.Operation) -> float:
+    body = body_of(op)
+    if op.name.startswith(_ELEMENTWISE):
+        return FUNCTION if op.name.startswith("math.") else 1
+    return 0 if body is None else cost(body)
+
+
+def _again(value: ir.Value, user: ir.Operation, rule: Rule) -> bool:
+    """Tell whether an op has loops over which a value does not change: it would compute each element repeatedly."""
+    for number, operand in enumerate(user.operands):
+        if operand == value and number < len(rule.operands) and rule.operands[number] is not None:
+            read = {f for dim in rule.operands[number] or () for f in dim}
+            others = [f.size for n, f in enumerate(rule.factors) if n not in read]
+            return any(size > 1 for size in others)
+    return False
+
+
+def _element(op: ir.Operation) -> str:
+    try:
+        return element_of(op)
+    except IndexError:  # no tensor is read or made
+        return "f32"
+
+
+def _is_far(value: ir.Value) -> bool:
+    """Tell whether a value was made long before it is read: an argument of a function, a constant."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return bool(owner.owner.operation.name == "func.func")
+    return bool(owner.name == "arith.constant")
+
+
+def _between(op: ir.Operation, rules: dict[ir.Operation, Rule]) -> set[ir.Value]:
+    """Return what lies between the two products of an attention that ends in a product; nothing where it is none.
+
+    Its left operand is made, in loops over its elements and rows with an exponential among them, of one product whose
+    scores are worth a kernel that keeps them in no memory, and nothing else reads what lies between.
+    """
+    visited: dict[ir.Operation, None] = {}
+    queue = [producer(op.operands[0])]
+    first: list[ir.Operation] = []
+    while queue:
+        one = queue.pop()
+        if one is None or one in visited or one not in rules:
+            continue
+        visited[one] = None
+        if _is_product(rules[one]):
+            first.append(one)
+        elif one.name.startswith(("linalg.", *_VIEWS)):
+            queue += [producer(v) for v in one.operands]
+        if len(visited) > _MOST_BETWEEN:
+            return set()
+    exponentials = [one for one in visited if (body := body_of(one)) and functions(body)]
+    if len(first) != 1 or not exponentials or _element(first[0]) not in FLOATS:
+        return set()
+    scores = first[0].results[0].type.shape
+    if prod(scores[-2:]) * item_bytes(first[0].results[0].type.element_type) <= MIN_BYTES:
+        return set()
+    last = first[0]
+    after = {one for one in visited if one == last or _reads(one, last, visited)}
+    inside = {v for one in after for v in one.results}
+    outside = [use.owner for v in inside for use in v.uses if use.owner not in (*after, op)]
+    return set() if outside else inside
+
+
+def _reads(op: ir.Operation, made: ir.Operation, among: dict[ir.Operation, None]) -> bool:
+    """Tell whether an op reads, over others among some, what another one makes."""
+    queue, seen = [op], {op}
+    while queue:
+        for value in queue.pop().operands:
+            one = producer(value)
+            if one == made:
+                return True
+            if one is not None and one in among and one not in seen:
+                seen.add(one)
+                queue.append(one)
+    return False
