@@ -31,10 +31,13 @@ from meshweave.frontends.torch.probe import failing_ops, refusal
 from meshweave.frontends.torch.routines import (
     CONSTRAIN_OP,
     LIBRARY_OP,
+    SUMMED_OP,
     call_routines,
     declare_constraint,
     declare_routine,
+    declare_sum,
     place_constraints,
+    sum_products,
 )
 from meshweave.ir.bindings import PassManager, ir, torch_importer
 from meshweave.ir.build import OpBuilder, i64
@@ -117,6 +120,7 @@ def _text(
         ask_first(module)
         _run(module, _CLEAN_UP)
         call_routines(module)
+        sum_products(module)
         lower_tm_tensor(module)
         simplify(module)
         unfold_products(module)
@@ -185,14 +189,23 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
         def _import_torch_op_overload(
             self, loc: ir.Location, node: Node, concrete_target: object = None
         ) -> None:
-            """Import calls of LAPACK, and constraints, as calls of functions without a body."""
+            """Import calls of LAPACK, constraints, and sums of products, as calls of functions without a body."""
             if str(node.target) == CONSTRAIN_OP:
                 of, layout, axes = node.args
                 value = self._import_argument(loc, of)
-                name = declare_constraint(self.fx_importer.module, layout, axes, value.type)
+                name = declare_constraint(self.fx_importer.module, layout, axes, value)
                 b = OpBuilder(ir.InsertionPoint.current, loc)
                 called = ir.FlatSymbolRefAttr.get(name)
                 call = b.op("func.call", [value.type], [value], callee=called)
+                self.bind_node_value(node, call.results[0])
+                return
+            if str(node.target) == SUMMED_OP:
+                values = [self._import_argument(loc, operand) for operand in node.args]
+                type_ = self._cc.value_info_to_type(node.meta["val"])
+                name = declare_sum(self.fx_importer.module, values, type_)
+                b = OpBuilder(ir.InsertionPoint.current, loc)
+                called = ir.FlatSymbolRefAttr.get(name)
+                call = b.op("func.call", [type_], values, callee=called)
                 self.bind_node_value(node, call.results[0])
                 return
             if str(node.target) != LIBRARY_OP:

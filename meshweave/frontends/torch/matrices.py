@@ -51,9 +51,10 @@ def _grouped(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Multiply a group of rows, columns, or terms by each matrix: whole products, of which each group keeps its part.
+    """Multiply a group of rows, columns, or terms by each matrix, zeros in the place of what belongs to others.
 
-    offs: where each group ends along the dim that has them; what lies behind the last one gives zeros.
+    A kernel leaves these out. offs: where each group ends along the dim that has them; what lies behind the last one
+    gives zeros.
     """
     kind = a.dtype if out_dtype is None else out_dtype
     if offs is None:
@@ -64,13 +65,27 @@ def _grouped(
     place = torch.arange(size, device=a.device)
     begin = torch.cat([torch.zeros_like(offs[:1]), offs[:-1]])
     inside = (place >= begin.unsqueeze(-1)) & (place < offs.unsqueeze(-1))
+    down, across = inside.unsqueeze(-1), inside.unsqueeze(-2)
     if of_rows or of_columns:
-        inside = inside.unsqueeze(-1 if of_rows else -2)
-        made = torch.where(inside, torch.matmul(a, b), 0.0).sum(0)
-    else:  # both are masked: what is no number in another group stays there
-        terms = torch.where(inside.unsqueeze(-2), a, 0.0)
-        made = torch.matmul(terms, torch.where(inside.unsqueeze(-1), b, 0.0))
+        a, b = _widened(a), _widened(b)
+    if not of_columns:
+        a = torch.where(down if of_rows else across, a, 0.0)
+    if not of_rows:
+        b = torch.where(across if of_columns else down, b, 0.0)
+    multiply = torch.ops.meshweave.summed_products if of_rows or of_columns else torch.matmul
+    made = multiply(a, b)
     return (made if bias is None else made + bias).to(kind)
+
+
+torch.library.define("meshweave::summed_products", "(Tensor a, Tensor b) -> Tensor")
+torch.library.register_fake(
+    "meshweave::summed_products", lambda a, b: a.new_empty([a.shape[1], b.shape[2]])
+)
+
+
+def _widened(a: Tensor) -> Tensor:
+    """Return 16-bit floats in f32."""
+    return a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
 
 
 def _norm(

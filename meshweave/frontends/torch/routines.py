@@ -1,16 +1,17 @@
 """Bring what torch-mlir does not know through its pipelines, as calls of functions without a body.
 
-Calls of LAPACK become `mw.lapack`, constraints of layouts `dist.constrain`: an attribute of the function says which.
+Calls of LAPACK become `mw.lapack`, constraints of layouts `dist.constrain`, sums of products one product with two loops
+that reduce: an attribute of the function says which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.frontends.stablehlo.inline import callee_of
 from meshweave.ir.bindings import ir
-from meshweave.ir.build import OpBuilder
+from meshweave.ir.build import IteratorType, OpBuilder, tensor_type
 from meshweave.ir.lapack import lapack
 from meshweave.ir.ops import functions_of, ops_named, replace_op
 from meshweave.layout import Layout
@@ -19,6 +20,9 @@ LIBRARY_OP = "meshweave.lapack.default"
 """The op of torch that stands for all routines: see `lapack.py`."""
 CONSTRAIN_OP = "meshweave.constrain.default"
 """The op of torch that gives a value a layout over some axes: see `constrain.py`."""
+SUMMED_OP = "meshweave.summed_products.default"
+"""The op of torch that adds up the products of a batch: see `matrices.py`."""
+_SUMMED = "meshweave.summed_products"
 _SAYS = "meshweave.lapack"  # attribute of a function: the routine and its flags
 _LAYOUT, _AXES = "meshweave.layout", "meshweave.axes"
 
@@ -27,35 +31,72 @@ def declare_routine(
     module: ir.Module,
     routine: str,
     flags: Sequence[str],
-    operands: Iterable[ir.Value],
+    operands: Sequence[ir.Value],
     results: Sequence[ir.Type],
 ) -> str:
     """Declare a function that stands for a routine on operands of these types; return its name."""
-    name = f"meshweave_lapack_{len(functions_of(module))}"
-    types = ir.FunctionType.get([value.type for value in operands], results)
+    said = {_SAYS: ir.StringAttr.get(" ".join([routine, *flags]))}
+    return _declare(module, "lapack", operands, results, said)
+
+
+def declare_constraint(module: ir.Module, layout: str, axes: Sequence[str], value: ir.Value) -> str:
+    """Declare a function that stands for a constraint of a value; return its name."""
+    said = {_LAYOUT: ir.StringAttr.get(layout), _AXES: ir.StringAttr.get(" ".join(axes))}
+    return _declare(module, "constrain", [value], [value.type], said)
+
+
+def declare_sum(module: ir.Module, operands: Sequence[ir.Value], result: ir.Type) -> str:
+    """Declare a function that stands for the sum of the products of a batch; return its name."""
+    return _declare(module, "sum", operands, [result], {_SUMMED: ir.UnitAttr.get()})
+
+
+def _declare(
+    module: ir.Module,
+    what: str,
+    operands: Sequence[ir.Value],
+    results: Sequence[ir.Type],
+    said: Mapping[str, ir.Attribute],
+) -> str:
+    name = f"meshweave_{what}_{len(functions_of(module))}"
+    types = ir.FunctionType.get([value.type for value in operands], list(results))
     OpBuilder(ir.InsertionPoint(module.body), ir.Location.current).op(
         "func.func",
         regions=1,
         sym_name=ir.StringAttr.get(name),
         sym_visibility=ir.StringAttr.get("private"),
         function_type=ir.TypeAttr.get(types),
-        **{_SAYS: ir.StringAttr.get(" ".join([routine, *flags]))},
+        **said,
     )
     return name
 
 
-def declare_constraint(module: ir.Module, layout: str, axes: Sequence[str], type_: ir.Type) -> str:
-    """Declare a function that stands for a constraint of a value of this type; return its name."""
-    name = f"meshweave_constrain_{len(functions_of(module))}"
-    OpBuilder(ir.InsertionPoint(module.body), ir.Location.current).op(
-        "func.func",
-        regions=1,
-        sym_name=ir.StringAttr.get(name),
-        sym_visibility=ir.StringAttr.get("private"),
-        function_type=ir.TypeAttr.get(ir.FunctionType.get([type_], [type_])),
-        **{_LAYOUT: ir.StringAttr.get(layout), _AXES: ir.StringAttr.get(" ".join(axes))},
-    )
-    return name
+def sum_products(module: ir.Module) -> None:
+    """Replace calls of these functions by products that reduce over the batch and the depth."""
+    said = {n: f for n, f in functions_of(module).items() if _SUMMED in f.attributes}
+    for call in ops_named(module.operation, "func.call"):
+        if callee_of(call) in said:
+            replace_op(call, [_summed(OpBuilder.before(call), *call.operands)])
+    for function in said.values():
+        function.erase()
+
+
+def _summed(b: OpBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Build c[m, n] = sum over g, k of left[g, m, k] * right[g, k, n]."""
+    element = left.type.element_type
+    shape = [left.type.shape[1], right.type.shape[2]]
+    loops = [ir.AffineDimExpr.get(d) for d in range(4)]
+    maps = [
+        ir.AffineMap.get(4, 0, [loops[d] for d in dims]) for dims in ((2, 0, 3), (2, 3, 1), (0, 1))
+    ]
+    kinds = [IteratorType.PARALLEL] * 2 + [IteratorType.REDUCTION] * 2
+    zeros = b.fill(b.constant(ir.FloatAttr.get(element, 0.0)), tensor_type(shape, element))
+
+    def body(inner: OpBuilder, values: list[ir.Value]) -> list[ir.Value]:
+        x, y, total = values
+        product = inner.one("arith.mulf", element, x, y)
+        return [inner.one("arith.addf", element, total, product)]
+
+    return b.generic([left, right], [zeros], maps, kinds, body).result
 
 
 def place_constraints(module: ir.Module) -> None:

@@ -14,6 +14,7 @@ from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.schedule import length
 from meshweave.lowering.buffers.steps import MemrefPlace, Step
 from meshweave.lowering.cpu.products import blas
+from meshweave.lowering.cpu.products.groups import groups_of
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.rows import Entry, KernelUnit
 from meshweave.report import KernelRow, Moment
@@ -122,6 +123,9 @@ def _unit_kernel(unit: KernelUnit) -> KernelRow:
     gemm = blas.gemm_of(unit.nests[0]) if len(unit.nests) == 1 else None
     if gemm is not None:
         return KernelRow("matrix product", "blas", f"a product of {gemm.dtype}", unit.where)
+    if len(unit.nests) == 1 and groups_of(unit.nests[0]) is not None:
+        why = "a product of which a condition keeps a part, run by run"
+        return KernelRow("matrix product", "blas", why, unit.where)
     why = "no product of matrices that the library takes"
     return KernelRow("matrix product", "codegen", why, unit.where)
 

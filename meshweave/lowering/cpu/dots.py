@@ -51,7 +51,7 @@ class RowDots(ReusingLoops):
         writer.store(self.zero, writer.offset(self.sums, number, self.kind))
         writer.close()
         *outer, last = self.shape.depth
-        with self._at({d: writer.open(self.nest.sizes[d]) for d in outer}):
+        with self.at({d: writer.open(self.nest.sizes[d]) for d in outer}):
             at = writer.open(self.nest.sizes[last], self.tile)
             length = tiles.minimum(writer, at, self.nest.sizes[last], self.tile)
             self._copy_rows(at, length)
@@ -95,7 +95,7 @@ class RowDots(ReusingLoops):
         for row in self._rows():
             line = self._line(row)
             step = writer.open(length)
-            with self._at({**row, last: writer.plus(at, step)}):
+            with self.at({**row, last: writer.plus(at, step)}):
                 writer.store(self._number(), writer.offset(line, step, self.held))
             writer.close()
             step = writer.open_loop(length, writer.plus(length, self.lanes), 1).counter
@@ -217,7 +217,7 @@ class RowDots(ReusingLoops):
         (store,) = self.nest.stores
         for row in self._rows():
             number = self.writer.open(panel.width)
-            with self._at({**row, **self._column(panel, number)}):
+            with self.at({**row, **self._column(panel, number)}):
                 found = self.writer.load(self._place_of(row, number), self.kind)
                 self.store(store, self._start(store) + found)
             self.writer.close()

@@ -219,7 +219,7 @@ class NestLoops(Iteration):
         summed = summed if outer else []
         current = []
         for copy, store in stores:
-            with self._at(copy):
+            with self.at(copy):
                 current.append(self._start(store))
         current += [self.writer.constant(0, current[k].type) for k in summed]
         opened: list[list[Value]] = []
@@ -245,11 +245,11 @@ class NestLoops(Iteration):
             self.place[dim] = None
         lost = dict(zip(summed, values[len(stores) :]))
         for k, (copy, store) in enumerate(stores):
-            with self._at(copy):
+            with self.at(copy):
                 self.store(store, corrected(values[k], lost[k]) if k in lost else values[k])
 
     @contextmanager
-    def _at(self, counters: Counters) -> Iterator[None]:
+    def at(self, counters: Counters) -> Iterator[None]:
         """Have more loops at numbers, and what follows from them, for a while."""
         kept, places = self.values, list(self.place)
         self.values = dict(kept)
@@ -286,7 +286,7 @@ class NestLoops(Iteration):
 
     def _reduced(self, counters: Counters, held: Sequence[Value]) -> list[Value]:
         """Return what the results hold after an iteration, before which they hold `held`."""
-        with self._at(counters):
+        with self.at(counters):
             self._hold(enumerate(held))
             return [self.values[store.value] for store in self.nest.stores]
 

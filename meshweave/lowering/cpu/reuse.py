@@ -215,7 +215,7 @@ class ReusingLoops(NestLoops):
         for start, count in self._parts(self.nest.sizes[column], beside):
             for group in self._groups():
                 columns = [self.writer.plus(start, k) for k in range(count)]
-                with self._at({}):
+                with self.at({}):
                     copies = [{**row, column: at} for at in columns for row in group]
                     self._registers(self.shape.depth, copies)
 
@@ -239,7 +239,7 @@ class ReusingLoops(NestLoops):
         panel = ColumnBlock(start, tiles.minimum(writer, start, size, most))
         self._begin(panel)
         *outer, last = self.shape.depth
-        with self._at({d: writer.open(self.nest.sizes[d]) for d in outer}):
+        with self.at({d: writer.open(self.nest.sizes[d]) for d in outer}):
             self._depth(last, min(size, most), panel)
         for _ in outer:
             writer.close()
@@ -250,7 +250,7 @@ class ReusingLoops(NestLoops):
         """Let the results of a panel be what they start from."""
         for row in self._rows():
             column = self.writer.open(panel.width)
-            with self._at({**row, **self._column(panel, column)}):
+            with self.at({**row, **self._column(panel, column)}):
                 self._keep(row, column, [self._start(store) for store in self.nest.stores])
             self.writer.close()
 
@@ -258,7 +258,7 @@ class ReusingLoops(NestLoops):
         """Store the results of a panel."""
         for row in self._rows():
             column = self.writer.open(panel.width)
-            with self._at({**row, **self._column(panel, column)}):
+            with self.at({**row, **self._column(panel, column)}):
                 for store, value in zip(self.nest.stores, self._kept(row, column)):
                     self.store(store, value)
             self.writer.close()
@@ -315,10 +315,10 @@ class ReusingLoops(NestLoops):
         """Add a few steps of depth to a panel of a few rows, from its column `first` on."""
         known = [[self._values_at({**row, **depth}) for row in rows] for depth in depths]
         column = self.writer.open_loop(first, panel.width, 1).counter
-        with self._at(self._column(panel, column)):
+        with self.at(self._column(panel, column)):
             held = [self._kept(row, column) for row in rows]
             for depth, values in zip(depths, known):
-                with self._at(depth):
+                with self.at(depth):
                     weights = self.values
                     for k, row in enumerate(rows):
                         self.values = {**values[k], **weights}
@@ -445,7 +445,7 @@ class ReusingLoops(NestLoops):
         assert row is not None and left is not None
         number = self.writer.open(self.count)
         for k, depth in enumerate(depths):
-            with self._at({row: number, **depth}):
+            with self.at({row: number, **depth}):
                 value = self._bits_of_row() if in_pairs else self.values[left]
             self.writer.store(value, self._number_of(number, k, value.type))
         self.writer.close()
@@ -590,7 +590,7 @@ class ReusingLoops(NestLoops):
         self.place = kept
 
     def _values_at(self, counters: Counters) -> dict[int, Value]:
-        with self._at(counters):
+        with self.at(counters):
             return self.values
 
     def _kept(self, row: Counters, column: Value) -> list[Value]:

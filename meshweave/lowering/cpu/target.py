@@ -26,6 +26,7 @@ from meshweave.lowering.cpu.lapack import RoutineWriter
 from meshweave.lowering.cpu.pieces import Pieces, pieces_of
 from meshweave.lowering.cpu.products import blas
 from meshweave.lowering.cpu.products.blocks import blocks_of
+from meshweave.lowering.cpu.products.groups import groups_of, groups_text
 from meshweave.lowering.cpu.products.pairs.loops import features_of, product_of, product_text
 from meshweave.lowering.cpu.products.panels import panels_of, panels_text
 from meshweave.lowering.cpu.reuse import reads_once
@@ -234,6 +235,9 @@ class Kernels:
             return product_text(name, unit, short)
         if (product := panels_of(nest)) is not None:
             return panels_text(name, unit, product)
+        if (grouped := groups_of(nest)) is not None:
+            self.declared.add(blas.declaration(grouped.gemm.dtype))
+            return groups_text(name, unit, grouped)
         gemm = None if blocks_of(nest) is not None else blas.gemm_of(nest)
         if gemm is None:
             return unit_text(name, unit)

@@ -30,6 +30,7 @@ from meshweave.lowering.host.program_op import engine_of
 from meshweave.lowering.nests import linear
 from meshweave.lowering.nests.bodies import with_tensor
 from meshweave.lowering.nests.direct import read_directly
+from meshweave.lowering.nests.groups import kept_of
 from meshweave.lowering.nests.items import PRODUCTS, Item, Reader
 from meshweave.lowering.nests.kernel_ops import KernelWriter
 from meshweave.lowering.nests.kernels import FusedKernel, KernelBuilder, view_access
@@ -100,6 +101,8 @@ class Fusion:
             for i in self.reader.items
         }
 
+        self._whole: set[int] = set()  # what products read of which conditions keep a part
+
     def run(self) -> None:
         """Rewrite the function: afterwards its linalg ops are launches."""
         self._decide()
@@ -123,7 +126,7 @@ class Fusion:
                 exists |= self._read_by(item, user, number, kernels, readers)
                 exists |= self._kept_apart(item, user)
             if item.kind == "map":
-                exists |= item.number in prices.full
+                exists |= item.number in prices.full or item.number in self._whole
                 if len(kernels) > 1 and not exists:
                     exists = item.cost > CHEAP or len(prices.large[item.number]) > 1
             elif item.kind == "view":
@@ -146,6 +149,8 @@ class Fusion:
             out = number - (len(user.op.operands) - len(user.outs))
             return item.kind != "splat" and user.reads(out)
         if user.kind in PRODUCTS:
+            if self._keeps_a_part(item, user, value):
+                return False
             kernels.add(user.number)
             if self._widened_once(item, user, value):
                 return False
@@ -154,6 +159,15 @@ class Fusion:
             return True
         kernels |= {user.number} if user.exists else readers.get(user.number, set())
         return item.kind == "map" and self._wasteful(item, user, value)
+
+    def _keeps_a_part(self, item: Item, user: Item, value: ir.Value) -> bool:
+        """Tell whether a product leaves out what a map puts zeros for; what the map reads is then a tensor."""
+        kept = kept_of(self.reader, item, user, value) if self._loops_widen else None
+        made = None if kept is None else self.reader.made.get(kept)
+        while made is not None and made.kind in ("view", "copy"):
+            made = self.reader.made.get(made.sources[0])
+        self._whole |= set() if made is None else {made.number}
+        return kept is not None
 
     def _widened_once(self, item: Item, user: Item, value: ir.Value) -> bool:
         """Tell whether a product of few rows may lengthen the floats of an operand itself, as it reads them.

@@ -8,6 +8,7 @@ leftover depth loop accumulates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshweave.ir.expressions import Apply, is_number
@@ -72,9 +73,9 @@ def product_of(nest: LoopNest) -> Gemm | None:
     if sum(isinstance(node, Apply) for node in nest.code) != 2:
         return None  # an operand is widened first
     nest = merged(by_class(nest))
-    a, b, c = nest.accesses
-    candidates = _candidates(nest, a, b, c, dtype)
-    return max(candidates, key=lambda g: g.work, default=None)
+    if "?" in classes_of(nest):
+        return None
+    return max(candidates(nest), key=lambda g: g.work, default=None)
 
 
 def starts_at_zero(nest: LoopNest) -> bool:
@@ -97,20 +98,24 @@ def classes_of(nest: LoopNest) -> list[str]:
 
 def by_class(nest: LoopNest) -> LoopNest:
     """Return the nest with batch, m, n and k loops together, each in the order of decreasing steps."""
+    return reordered(nest, class_order(nest))
+
+
+def class_order(nest: LoopNest) -> list[int]:
+    """Return the loops with those of a class together, each in the order of decreasing steps."""
     a, b, c = (access.strides for access in nest.accesses)
     steps = {"batch": c, "m": c, "n": c, "k": a, "?": c}
     rank = {"?": 0, "batch": 1, "m": 2, "n": 3, "k": 4}
     names = classes_of(nest)
-    order = sorted(
+    return sorted(
         range(len(nest.sizes)), key=lambda d: (rank[names[d]], -steps[names[d]][d], -b[d])
     )
-    return reordered(nest, order)
 
 
-def _candidates(nest: LoopNest, a: Access, b: Access, c: Access, dtype: str) -> list[Gemm]:
-    names = classes_of(nest)
-    if "?" in names:
-        return []
+def candidates(nest: LoopNest) -> list[Gemm]:
+    """Return the products that the library may do inside the other loops of a nest of two loads and a store."""
+    names, dtype = classes_of(nest), str(nest.stores[0].type)
+    a, b, c = nest.accesses
 
     def loops(name: str) -> list[int]:
         return [d for d, found in enumerate(names) if found == name] or [-1]
@@ -153,23 +158,34 @@ def gemm_text(name: str, unit: KernelUnit, gemm: Gemm) -> str:
     place: list[Value | None] = [None] * len(gemm.nest.sizes)
     for dim in gemm.outer:
         place[dim] = writer.open(writer.end(gemm.nest, dim))
-    _call(writer, gemm, place)
+    call(writer, gemm, place)
     for _ in gemm.outer:
         writer.close()
     return writer.text(name)
 
 
-def _call(writer: FunctionWriter, gemm: Gemm, place: Place) -> None:
-    """Call the library on the matrices at `place` of the loops around the call."""
+def call(
+    writer: FunctionWriter, gemm: Gemm, place: Place, run: tuple[int, Value] | None = None
+) -> None:
+    """Call the library on the matrices at `place` of the loops around the call.
+
+    run: a loop of the product, and how many of its iterations, an i32, from `place` on: they add to what is there.
+    """
     matrices = (
         (gemm.a, gemm.m, gemm.k), (gemm.b, gemm.k, gemm.n), (gemm.c, gemm.m, gemm.n),
     )  # fmt: skip
-    a, b, c = (_start(writer, access, gemm, place) for access, _, _ in matrices)
+    around = gemm.outer if run is None else [*gemm.outer, run[0]]
+    a, b, c = (_start(writer, access, gemm.dtype, around, place) for access, _, _ in matrices)
     (ta, lda), (tb, ldb), (_, ldc) = (_leading(gemm, *matrix) or (0, 0) for matrix in matrices)
+    lengths = dict([run] if run else [])
     given = [writer.constant(number) for number in (_ROW_MAJOR, ta, tb)]
-    given += [_extent(writer, gemm, dim) for dim in (gemm.m, gemm.n, gemm.k)]
-    given += [writer.constant(1.0, gemm.dtype), a, writer.constant(lda), b, writer.constant(ldb)]
-    given += [_beta(writer, gemm, place), c, writer.constant(ldc)]
+    given += [
+        lengths[dim] if dim in lengths else _extent(writer, gemm, dim)
+        for dim in (gemm.m, gemm.n, gemm.k)
+    ]
+    one = writer.constant(1.0, gemm.dtype)
+    beta = one if run else _beta(writer, gemm, place)
+    given += [one, a, writer.constant(lda), b, writer.constant(ldb), beta, c, writer.constant(ldc)]
     names = ", ".join(value.name for value in given)
     writer.add(f"func.call @{SYMBOLS[gemm.dtype]}({names}) : {signature(gemm.dtype)}")
 
@@ -182,10 +198,12 @@ def _extent(writer: FunctionWriter, gemm: Gemm, dim: int) -> Value:
     return writer.constant(end)
 
 
-def _start(writer: FunctionWriter, access: Access, gemm: Gemm, place: Place) -> Value:
+def _start(
+    writer: FunctionWriter, access: Access, dtype: str, around: Sequence[int], place: Place
+) -> Value:
     """Return where a matrix begins."""
-    strides = [s if d in gemm.outer else 0 for d, s in enumerate(access.strides)]
-    return writer.frame.address(access._replace(strides=tuple(strides)), gemm.dtype, place)
+    strides = [s if d in around else 0 for d, s in enumerate(access.strides)]
+    return writer.frame.address(access._replace(strides=tuple(strides)), dtype, place)
 
 
 def _beta(writer: FunctionWriter, gemm: Gemm, place: Place) -> Value:
