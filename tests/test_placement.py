@@ -208,7 +208,7 @@ def test_a_machine_is_measured_written_and_read(
         ("iteration = 1.0", r"a table \[machine\] with iteration"),
         ("[machine]\nbetta = 1.0", 'a machine has no "betta"'),
         ("[machine]\nbeta = -1.0", "beta is -1.0: seconds, 0 or more, are right"),
-        ("[machine]\nmemory = [1.0]", r"memory is \[1.0\]: 3 numbers of seconds, 0 or more"),
+        ("[machine]\nread = [1.0]", r"read is \[1.0\]: 3 numbers of seconds, 0 or more"),
         ("[locol]\nbeta = 1.0", 'a machine has no "locol"'),
         ("[machine", "no TOML"),
     ],
@@ -230,7 +230,7 @@ def test_choices_follow_the_machine(tmp_path: Path) -> None:
         f"%0 = linalg.exp ins(%a : {kind}) outs(%e : {kind}) -> {kind}\nreturn %0 : {kind}\n}}\n"
     )
     for iteration, collectives in ((1e-12, 0), (1e-3, 1)):
-        rates = f"iteration = {iteration}\nfunction = {iteration}\nmemory = [0, 0, 0]\n"
+        rates = f"iteration = {iteration}\nfunction = {iteration}\nread = [0, 0, 0]\nwritten = [0, 0, 0]\n"
         file.write_text(f"[machine]\n{rates}copy_beta = 0.0\n")
         done = commands.meshweave("run", text, "--mesh", "auto=2", "--profile", file, "--json")
         assert done.status == 0, done.err
@@ -325,8 +325,16 @@ def test_scores_of_attentions_that_are_one_kernel_are_not_in_memory() -> None:
         text = mw.jit(softmax_product, mesh="x=2").lower(
             *[np.ones((2, places, 32), np.float32)] * 3
         )
-        products = [kept for kind, kept in works_in(str(text.as_text())) if kind == "product"]
+        products = [kept for kind, kept in works_in(text.as_text()) if kind == "product"]
         assert [kept[-1] for kept in products] == [stored, True]
+
+
+def test_scores_between_arguments_are_looked_through() -> None:
+    """A mask and a bias that are arguments of the program are read between the products too."""
+    kinds = [np.ones((2, 256, 32), np.float32)] * 3 + [np.ones((256, 256), np.float32)]
+    lowered = mw.jit(lambda q, k, v, b: mw.softmax(q @ k.mT + b) @ v, mesh="x=2").lower(*kinds)
+    products = [kept for kind, kept in works_in(lowered.as_text()) if kind == "product"]
+    assert [kept[-1] for kept in products] == [False, True]
 
 
 def softmax_product(q: Any, k: Any, v: Any) -> Any:

@@ -7,7 +7,8 @@
     call = 2.0e-05          # seconds to call a program
     copy_beta = 1.3e-10     # seconds of a byte read or written in memory
     products = [..]         # seconds of a multiply-add in products whose least side is 1, 4, 16, 64, 256
-    memory = [..]           # seconds of a byte that is read again after 512 KiB, 8 MiB, 128 MiB
+    read = [..]             # seconds of a byte that was touched 512 KiB, 8 MiB, 128 MiB ago, to read it
+    written = [..]          # and to write it
 
     [local]                 # an engine; in a file without such tables these stand in [machine]
     launch = 2.6e-06        # seconds to enter and leave a collective
@@ -36,11 +37,11 @@ from meshweave.plan.placement.prices import SIDES, SIZES, MachinePrices
 from meshweave.see.budget import read_toml
 
 NUMBERS = ("iteration", "function", "kernel", "call", "copy_beta")
-TABLES = {"products": SIDES, "memory": SIZES}
+TABLES = {"products": SIDES, "read": SIZES, "written": SIZES}
 LINK = ("launch", "alpha", "beta")
 ENGINES = ("local", "mpi")
 SECONDS = 0.1  # that each figure is measured for
-WIDTH, LONG = 256, 1 << 15  # of products; elements of a rank that its cache holds
+WIDTH, LONG = 256, 1 << 17  # of products; elements of a rank that its cache holds
 CHAIN = 32  # collectives of a program that follow one another
 WIDE = 1 << 19  # elements of a rank in a collective
 
@@ -184,6 +185,12 @@ class _Bench:
         taken = self.seconds(lambda x: x * 0.5, "[x]", self.ones(nbytes // 8)) - call
         return max(taken, 0.0) / nbytes
 
+    def read(self, nbytes: int, call: float) -> float:
+        """Return the seconds of a byte of a matrix of so many bytes that is multiplied with a vector."""
+        matrix = self.ones(nbytes // (4 * WIDTH), WIDTH)
+        taken = self.seconds(lambda w, x: w @ x, "[x, _]", matrix, np.ones(WIDTH, np.float32))
+        return max(taken - call, 0.0) / nbytes
+
     def launch(self, machine: MachinePrices) -> float:
         """Return the seconds of a sum over all ranks of one number."""
         import meshweave as mw
@@ -218,8 +225,9 @@ def measured(
     ranks = ranks or min(max(2, len(os.sched_getaffinity(0))), 16)
     bench = _Bench(ranks)
     call = bench.seconds(lambda x: x + x, "[x]", bench.ones(16))
-    memory = [bench.byte(nbytes, call) for nbytes in SIZES]
-    cached = 8 * memory[0]
+    copied = [bench.byte(nbytes, call) for nbytes in SIZES]
+    read = [min(bench.read(nbytes, call), copied[i]) for i, nbytes in enumerate(SIZES)]
+    cached = 8 * copied[0]  # of an element that is read and written
 
     def exponentials(x: Any) -> Any:
         return mw.exp(-mw.exp(-mw.exp(-mw.exp(-x))))
@@ -235,7 +243,8 @@ def measured(
         kernel=bench.kernel(call),
         call=call,
         products=tuple(bench.product(side, call) for side in SIDES),
-        memory=tuple(memory),
+        read=tuple(read),
+        written=tuple(2 * both - one for both, one in zip(copied, read)),
     )
     links = {engine: _link(_Bench(ranks, engine), found) for engine in engines}
     about = f"measured on engine {' and '.join(engines)}, {ranks} ranks, {os.cpu_count()} cores"
@@ -250,4 +259,8 @@ def _link(bench: _Bench, machine: MachinePrices) -> Profile:
     part = 4 * WIDE * (bench.ranks - 1)
     taken = bench.received("[_, _]") + bench.received("[_, x]")
     beta = (taken - 2 * launch * (1 + (bench.ranks - 1) / 2)) / (part + part / bench.ranks)
-    return Profile(Link(launch / 2, max(beta, 1e-12)), launch, machine.memory[-1])
+    return Profile(Link(launch / 2, max(beta, 1e-12)), launch, _copied(machine))
+
+
+def _copied(machine: MachinePrices) -> float:
+    return (machine.read[-1] + machine.written[-1]) / 2

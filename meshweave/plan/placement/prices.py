@@ -38,7 +38,8 @@ class OpWork:
 
     element: its element type. adds, functions: of one iteration of its loops: additions, and functions of many
     instructions, such as a sine. kept: of each operand and result, whether it is in memory, not only within a kernel.
-    far: whether it was made long before it is read, as an argument. launches: the op is a kernel of its own.
+    far: whether it was made long before it is read, as an argument. reads: how many of these are operands.
+    launches: the op is a kernel of its own.
     """
 
     kind: str = NOTHING
@@ -47,6 +48,7 @@ class OpWork:
     functions: int = 0
     kept: tuple[bool, ...] = ()
     far: tuple[bool, ...] = ()
+    reads: int = 0
     launches: bool = False
 
 
@@ -69,7 +71,7 @@ class MachinePrices:
     function:  of a function of many instructions, as an exponential.
     kernel:    to start a kernel. call: to call a program.
     products:  of a multiply-add of f32 in products with least sides of SIDES.
-    memory:    of a byte read or written again after SIZES bytes.
+    read, written: of a byte that was touched SIZES bytes ago.
     """
 
     profile: Profile = SHARED_MEMORY
@@ -78,11 +80,8 @@ class MachinePrices:
     kernel: float = 3e-7
     call: float = 3e-5
     products: tuple[float, ...] = (4.5e-11, 2.8e-11, 2.8e-11, 2.4e-11, 2.2e-11)
-    memory: tuple[float, ...] = (2.3e-11, 2.7e-11, 5e-11)
-
-    def byte(self, nbytes: float) -> float:
-        """Return the seconds of a byte read or written when so many are touched until it is again."""
-        return float(np.interp(np.log(max(nbytes, 1.0)), np.log(SIZES), self.memory))
+    read: tuple[float, ...] = (1.2e-11, 1.3e-11, 4.5e-11)
+    written: tuple[float, ...] = (3.4e-11, 4e-11, 6e-11)
 
     def work(self, rule: Rule, runs: RuleRuns, work: OpWork, mesh: Mesh, reach: float) -> Numbers:
         """Return the seconds that the busiest rank computes in each run of an op.
@@ -100,16 +99,17 @@ class MachinePrices:
         wide = ELEMENTS.get(work.element, 1.0)
         if work.kind == PRODUCT:
             sides = _sides(rule, runs, mesh)
-            rates = np.interp(np.log(sides), np.log(SIDES), self.products)
-            computed = iterations * rates * wide
+            computed = iterations * np.interp(np.log(sides), np.log(SIDES), self.products) * wide
         else:
             each = work.adds * self.iteration + work.functions * self.function
             computed = iterations * each * wide
         local = _local_bytes(rule, runs, mesh, work)
-        near = sum([row for row, far in local if not far], np.zeros(len(runs.runs)))
-        moved = sum([row for row, far in local if far], np.zeros(len(runs.runs)))
-        rates = np.interp(np.log(np.maximum(near + moved, 1.0)), np.log(SIZES), self.memory)
-        read = near * rates + moved * np.maximum(rates, self.byte(reach))
+        touched = sum([row for row, _, _ in local], np.zeros(len(runs.runs)))
+        read = np.zeros(len(runs.runs))
+        for row, far, made in local:
+            after = np.maximum(touched, reach) if far else touched
+            rates = self.written if made else self.read
+            read += row * np.interp(np.log(np.maximum(after, 1.0)), np.log(SIZES), rates)
         return joined + np.maximum(computed, read) + (self.kernel if work.launches else 0.0)
 
     def moves(
@@ -152,8 +152,8 @@ def _sides(rule: Rule, runs: RuleRuns, mesh: Mesh) -> Numbers:
 
 def _local_bytes(
     rule: Rule, runs: RuleRuns, mesh: Mesh, work: OpWork
-) -> list[tuple[Numbers, bool]]:
-    """Return the bytes that the busiest rank has of each tensor in memory, for each run, and whether it is far."""
+) -> list[tuple[Numbers, bool, bool]]:
+    """Return the bytes that the busiest rank has of each tensor in memory, for each run; whether far, and made."""
     sizes, found = _sizes(mesh), []
     for t, (ends, at) in enumerate(zip(runs.ends, runs.at)):
         shape = rule.sizes[t]
@@ -164,7 +164,7 @@ def _local_bytes(
             item * prod([ceil(n / pieces(end.axes_of(d), sizes)) for d, n in enumerate(shape)])
             for end in ends
         ]
-        found.append((np.array(local)[at], t < len(work.far) and work.far[t]))
+        found.append((np.array(local)[at], t < len(work.far) and work.far[t], t >= work.reads))
     return found
 
 
@@ -178,7 +178,8 @@ def rates_of(prices: MachinePrices) -> tuple[float, ...]:
     profile = prices.profile
     return (
         *(prices.iteration, profile.copy_beta, profile.launch, *astuple(profile.link)),
-        *(prices.function, prices.kernel, prices.call, *prices.products, *prices.memory),
+        *(prices.function, prices.kernel, prices.call),
+        *(*prices.products, *prices.read, *prices.written),
     )
 
 
@@ -195,9 +196,10 @@ def machine_of(rates: Sequence[float]) -> MachinePrices:
             f"machine: {len(rates)} rates; {right} are right, as machine_option says them"
         )
     iteration, copied, launch, alpha, beta, function, kernel, call, *tables = rates
-    products, memory = tuple(tables[: len(SIDES)]), tuple(tables[len(SIDES) :])
+    first, second = len(SIDES), len(SIDES) + len(SIZES)
+    rows = tuple(tables[:first]), tuple(tables[first:second]), tuple(tables[second:])
     profile = Profile(Link(alpha, beta), launch, copied)
-    return MachinePrices(profile, iteration, function, kernel, call, products, memory)
+    return MachinePrices(profile, iteration, function, kernel, call, *rows)
 
 
 class _Rates:

@@ -219,17 +219,16 @@ def placed(
     built = build(module, mesh, windows=True)
     passes = frozenset(op for op, site in enumerate(built.sites) if not site.results)
     edges = Edges(passes, _same(module, built), beyond_blocks(module, built))
-    works = Works(op_works(built), _reach(module, built, mesh))
+    works = Works(op_works(built), _reach(module, built))
     placing = PlacementProblem(built.graph, mesh, _times(module, built), edges, works, prices)
     return built, placing, placing.solve()
 
 
-def _reach(module: ir.Module, built: Built, mesh: Mesh) -> float:
-    """Return the bytes of a rank's arguments of the entry, as many as are cut if all are."""
+def _reach(module: ir.Module, built: Built) -> float:
+    """Return the bytes of the arguments of the entry: ranks that share memory share its cache too."""
     arguments = _entry(module).regions[0].blocks[0].arguments
     kinds = [v.type for v in arguments if built.values.get(v, -1) >= 0]
-    total: int = sum([prod(t.shape) * item_bytes(t.element_type) for t in kinds])
-    return total / mesh.nranks
+    return float(sum([prod(t.shape) * item_bytes(t.element_type) for t in kinds]))
 
 
 def _same(module: ir.Module, built: Built) -> dict[int, int]:

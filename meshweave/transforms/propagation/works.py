@@ -74,7 +74,8 @@ class _WorkReader:
         self, op: ir.Operation, rule: Rule, values: list[ir.Value], results: list[ir.Value]
     ) -> OpWork:
         """Return what an op computes."""
-        kept = tuple(self._kept(v) for v in (*values, *results))
+        kept = tuple(self._kept(_shown(v)) for v in values)
+        kept += tuple(self._kept(v) for v in results)
         far = tuple(_is_far(v) for v in (*values, *results))
         launches = any(self._kept(v) for v in results)
         if op.name in _VIEWS:
@@ -85,7 +86,11 @@ class _WorkReader:
         if op.name.startswith(_ELEMENTWISE):
             many = int(op.name.startswith("math."))
             adds = FUNCTION * many or 1
-        return OpWork(kind, _element(op), adds - FUNCTION * many, many, kept, far, launches)
+        adds -= FUNCTION * many
+        if set(results) <= self.inner:
+            adds = min(adds, 1)  # rows are divided once, at the end
+        reads = len(values)
+        return OpWork(kind, _element(op), adds, many, kept, far, reads, launches)
 
     def _kept(self, value: ir.Value) -> bool:
         """Tell whether a value is in memory."""
@@ -140,6 +145,13 @@ class _WorkReader:
             made = producer(made.operands[0])
         known = made is not None and made in self.rules
         return _kind(made, self.rules[made]) if known and made is not None else _OTHER
+
+
+def _shown(value: ir.Value) -> ir.Value:
+    """Return the value that a chain of views shows."""
+    while (op := producer(value)) is not None and op.name in _VIEWS:
+        value = op.operands[0]
+    return value
 
 
 def _is_shown(op: ir.Operation) -> bool:
@@ -197,7 +209,7 @@ def _element(op: ir.Operation) -> str:
 
 def _is_far(value: ir.Value) -> bool:
     """Tell whether a value was made long before it is read: an argument of a function, a constant."""
-    owner = value.owner
+    owner = _shown(value).owner
     if isinstance(owner, ir.Block):
         return bool(owner.owner.operation.name == "func.func")
     return bool(owner.name == "arith.constant")
@@ -242,9 +254,11 @@ def _reads(op: ir.Operation, made: ir.Operation, among: dict[ir.Operation, None]
     while queue:
         for value in queue.pop().operands:
             one = producer(value)
+            if one is None:
+                continue
             if one == made:
                 return True
-            if one is not None and one in among and one not in seen:
+            if one in among and one not in seen:
                 seen.add(one)
                 queue.append(one)
     return False
