@@ -154,3 +154,14 @@ def test_threads_price_moves_as_one_does() -> None:
                 np.testing.assert_array_equal(prices, priced(first))
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_variables_of_one_choice_do_not_fill_tables() -> None:
+    """A value read by a hundred ops that have one way to run is a table of one axis."""
+    sizes = [3, *[1] * 100]
+    terms = [CostTerm((0, v), np.array([[3.0], [1.0], [2.0]])) for v in range(1, 101)]
+    found = minimise(sizes, terms)
+    assert (found.picks[0], found.cost, found.gap) == (1, 100.0, 0.0)
+    single = [CostTerm((v, v + 1), np.ones((1, 1))) for v in range(1, 100)]
+    every = minimise(sizes, [*terms, *single, CostTerm(tuple(range(1, 60)), np.ones((1,) * 59))])
+    assert (every.picks[0], every.cost) == (1, 200.0)

@@ -205,6 +205,22 @@ def _spread(term: CostTerm, place: dict[int, int]) -> Numbers:
     return table
 
 
+def _open(sizes: Sequence[int], terms: Sequence[CostTerm]) -> list[CostTerm]:
+    """Return terms without the variables that have one choice: tables over many of these would have too many axes."""
+    known: dict[tuple[int, tuple[int, ...]], Numbers] = {}
+    found = []
+    for term in terms:
+        single = tuple([i for i, v in enumerate(term.variables) if sizes[v] == 1])
+        if single:
+            key = id(term.table), single
+            if key not in known:
+                known[key] = term.table.squeeze(axis=single)
+            left = tuple([v for v in term.variables if sizes[v] > 1])
+            term = CostTerm(left, known[key])
+        found.append(term)
+    return found
+
+
 @dataclass(frozen=True)
 class _Step:
     """Tell how a variable follows from those of a scope: it has the choice for which the terms cost least."""
@@ -228,13 +244,14 @@ class _Elimination:
         self.sizes, self.terms, self.most = sizes, terms, most
         self.split, self.made = False, len(terms)
         self.steps: list[_Step] = []
-        self.buckets: dict[int, CostTerm] = dict(enumerate(terms))
+        self.open = _open(sizes, terms)
+        self.buckets: dict[int, CostTerm] = dict(enumerate(self.open))
         self.of: list[dict[int, None]] = [{} for _ in sizes]
-        for number, term in enumerate(terms):
+        for number, term in enumerate(self.open):
             for v in term.variables:
                 self.of[v][number] = None
         self.neighbours: list[dict[int, int]] = [{} for _ in sizes]  # in how many terms
-        for term in terms:
+        for term in self.open:
             self._meet(term.variables, 1)
         self.known: dict[tuple[object, ...], Numbers] = {}
         self.sums = _Sums()
@@ -263,7 +280,7 @@ class _Elimination:
         left = {v: self.entries(v) for v in range(len(self.sizes))}
         queue = [(entries, v) for v, entries in left.items()]
         heapify(queue)
-        total = 0.0
+        total = sum([float(term.table) for term in self.open if not term.variables])
         while left:
             entries, v = heappop(queue)
             if left.get(v) != entries:
