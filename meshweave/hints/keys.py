@@ -187,6 +187,7 @@ KEYS: dict[str, Key] = {
     "kernels": Key(_kernels, PREFERRED, inherited=False),
     "numerics": Key(_numerics, REQUIRED),
     "overlap": Key(_one_of("overlap", "none", "auto"), PREFERRED),
+    "again": Key(_one_of("again", "checkpoint"), PREFERRED, inherited=False),
 }
 """All keys; any other is an error, so that a misspelt hint is never lost."""
 

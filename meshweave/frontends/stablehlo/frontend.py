@@ -27,6 +27,7 @@ from meshweave.frontends.stablehlo import CAPTURED
 from meshweave.frontends.stablehlo.captured import add_captured
 from meshweave.frontends.stablehlo.inline import entry_function, inline_calls
 from meshweave.frontends.stablehlo.lowerings import lowerings
+from meshweave.frontends.stablehlo.lowerings.again import mark_copies
 from meshweave.frontends.stablehlo.lowerings.elements import add_booleans, make_signless, saturate
 from meshweave.frontends.stablehlo.refusals import (
     check_program,
@@ -153,6 +154,8 @@ def _load(
     module.operation.verify()
     _run(module, _CLEAN_UP)
     if scalarise(module):
+        _run(module, _CLEAN_UP)
+    if mark_copies(entry_function(module)):
         _run(module, _CLEAN_UP)
     if "sdy.manual_computation" in ops:
         close_regions(module)

@@ -12,13 +12,14 @@ they are: each becomes a loop anyway, in the buffer of what it updates and right
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import ClassVar
 
 import numpy as np
 
+from meshweave.dialects.again import op_attributes, op_key
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import IteratorType, OpBuilder, iterator_types
 from meshweave.transforms.base import Pass, clone_with, functions
@@ -128,7 +129,7 @@ class _BlockKeys:
         numbers: dict[Hashable, int] = {}
         for op in ops:
             read = list(op.operands)
-            self.codes.append(numbers.setdefault(_key(op, read), len(numbers)))
+            self.codes.append(numbers.setdefault(op_key(op, read), len(numbers)))
             self.reads.append(read)
         self.reads.append(list(end.operands))
 
@@ -179,7 +180,7 @@ class _BlockKeys:
         """Return what the user says of the layout of a value; () where nothing."""
         if value in self.made:
             op = self.ops[self.made[value][0]]
-            return ("constrained", _attributes(op)) if op.name == "dist.constrain" else ()
+            return ("constrained", op_attributes(op)) if op.name == "dist.constrain" else ()
         return ("argument", self.placed[value]) if value in self.placed else ()
 
     def are_updates(self, segments: list[_Segment]) -> bool:
@@ -322,43 +323,3 @@ def _placed_arguments(function: ir.Operation) -> dict[ir.Value, Hashable]:
     if "arg_attrs" not in attributes:
         return {}
     return dict(zip(arguments, attributes["arg_attrs"]))
-
-
-def _key(op: ir.Operation, read: list[ir.Value]) -> Hashable:
-    """Return what an op is, except for the values that it reads.
-
-    Those that its regions read are added to `read`. Regions of hints have numbers of their own from `hint-apply`,
-    so that no two are equal: hints are accounted for one by one.
-    """
-    types = (tuple(v.type for v in op.operands), tuple(r.type for r in op.results))
-    regions = tuple(_region_keys(op, {}, read)) if len(op.regions) else ()
-    return op.name, types, _attributes(op), regions
-
-
-def _attributes(op: ir.Operation) -> Hashable:
-    attributes = op.attributes
-    return tuple((name, attributes[name]) for name in attributes)
-
-
-def _region_keys(
-    op: ir.Operation, numbers: dict[ir.Value, int], read: list[ir.Value]
-) -> Iterator[Hashable]:
-    """Yield what the regions of an op hold. numbers: of the values made inside so far."""
-    for region in op.regions:
-        for block in region.blocks:
-            for argument in block.arguments:
-                numbers[argument] = len(numbers)
-            yield "block", tuple(argument.type for argument in block.arguments)
-            for view in block.operations:
-                inner = view.operation
-                operands = []
-                for value in inner.operands:
-                    if value not in numbers:
-                        read.append(value)
-                    operands.append((numbers.get(value, -1), value.type))
-                yield inner.name, tuple(operands), _attributes(inner)
-                if len(inner.regions):
-                    yield from _region_keys(inner, numbers, read)
-                for result in inner.results:
-                    numbers[result] = len(numbers)
-                yield tuple(result.type for result in inner.results)

@@ -36,6 +36,7 @@ from meshweave.layout.mesh import Mesh
 from meshweave.transforms.base import Pass, at, fail, functions, mesh_of_module
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.rules import is_free
+from meshweave.transforms.slicing.copies import enter_copies
 from meshweave.transforms.slicing.ledger import (
     OP,
     REGION,
@@ -90,7 +91,8 @@ class HintApply(Pass):
         done: Done = {}
         for op in found:
             split_constraints(op, mesh, done)
-        if found:
+        enter_copies(module, ledger)
+        if ledger.regions:
             write_ledger(module, ledger)
 
     def _settle(self, ledger: Ledger, number: int, region: ir.Operation) -> None:

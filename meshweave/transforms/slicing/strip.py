@@ -7,6 +7,7 @@ after:   %s = linalg.matmul ..
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshweave.dialects.again import AGAIN
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import replace_op
 from meshweave.transforms.base import Pass, inline_single_block, mesh_of_module, walk
@@ -29,6 +30,9 @@ class HintStrip(Pass):
                 replace_op(op, [op.operands[0]])
         for region in reversed(regions_of(module)):
             inline_single_block(region)
+        for op in walk(module):
+            if AGAIN in op.attributes:
+                del op.attributes[AGAIN]
         forget(module)
 
 

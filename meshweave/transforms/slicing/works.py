@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, cmp_to_key
 from math import prod
 
+from meshweave.dialects.again import AGAIN
 from meshweave.dialects.dist import axes_of
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import IteratorType, iterator_types
@@ -24,7 +25,6 @@ from meshweave.transforms.propagation.bodies import captured_by, is_tensor
 from meshweave.transforms.propagation.rules import is_free, item_bytes
 from meshweave.transforms.slicing.ledger import set_number
 
-AGAIN = "hint.again"  # on an op: the number of the copy that it is
 _VIEWS = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast", "tensor.extract_slice")
 _PURE = ("linalg.", "tensor.", "arith.", "math.", "complex.")
 _NEIGHBOURS = 3
@@ -298,7 +298,10 @@ class _WorkCopier:
     def __init__(self, works: BlockWorks) -> None:
         self.works = works
         self.copies: dict[ir.Value, ir.Value] = {}
-        self.count = 0
+        marked = (
+            op.attributes[AGAIN].value for op in walk(works.block.owner) if AGAIN in op.attributes
+        )
+        self.count = 1 + max(marked, default=-1)
 
     def _members(self, number: int) -> list[ir.Operation]:
         return [self.works.ops[m] for m in self.works.joined.members[number]]

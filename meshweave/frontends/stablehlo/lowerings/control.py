@@ -1,4 +1,4 @@
-"""Lower the control flow of StableHLO to scf: while, case, if; and drop barriers, which bind nothing here.
+"""Lower the control flow of StableHLO to scf: while, case, if.
 
 A while that counts, as every scan and most fori_loops do, becomes scf.for: its counter is then an index, not a tensor.
 """
@@ -155,5 +155,4 @@ LOWER = {
     "stablehlo.while": lower_while,
     "stablehlo.case": lower_case,
     "stablehlo.if": lower_if,
-    "stablehlo.optimization_barrier": lambda op: replace_op(op, list(op.operands)),  # binds nothing
 }

@@ -1,0 +1,102 @@
+"""Say what an op is, but for the values that it reads; tell ops that compute again what an earlier op has computed.
+
+Such an op has the attribute `hint.again`, a number: no pass then takes it for the op that it is a copy of.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from meshweave.ir.bindings import ir
+
+AGAIN = "hint.again"
+"""On an op: the number of the copy that it is. On a function: what `hint-apply` enters in the ledger."""
+
+
+Key = tuple[str, Hashable, tuple[tuple[str, ir.Attribute], ...], Hashable]
+"""Name, types of operands and results, attributes, regions."""
+
+
+def op_key(op: ir.Operation, read: list[ir.Value]) -> Key:
+    """Return what an op is, except for the values that it reads.
+
+    Those that its regions read are added to `read`. Regions of hints have numbers of their own from `hint-apply`,
+    so that no two are equal: hints are accounted for one by one.
+    """
+    types = (tuple(v.type for v in op.operands), tuple(r.type for r in op.results))
+    regions = tuple(_region_keys(op, {}, read)) if len(op.regions) else ()
+    return op.name, types, op_attributes(op), regions
+
+
+def op_attributes(op: ir.Operation) -> tuple[tuple[str, ir.Attribute], ...]:
+    """Return the attributes of an op, as a value that is equal for equal ones."""
+    found = op.attributes
+    try:
+        return tuple((name, found[name]) for name in found)
+    except TypeError:  # the bindings read no constants of complex numbers
+        return (("text", ir.StringAttr.get(op.get_asm(assume_verified=True))),)
+
+
+def _region_keys(
+    op: ir.Operation, numbers: dict[ir.Value, int], read: list[ir.Value]
+) -> Iterator[Hashable]:
+    """Yield what the regions of an op hold. numbers: of the values made inside so far."""
+    for region in op.regions:
+        for block in region.blocks:
+            for argument in block.arguments:
+                numbers[argument] = len(numbers)
+            yield "block", tuple(argument.type for argument in block.arguments)
+            for view in block.operations:
+                inner = view.operation
+                operands = []
+                for value in inner.operands:
+                    if value not in numbers:
+                        read.append(value)
+                    operands.append((numbers.get(value, -1), value.type))
+                yield inner.name, tuple(operands), op_attributes(inner)
+                if len(inner.regions):
+                    yield from _region_keys(inner, numbers, read)
+                for result in inner.results:
+                    numbers[result] = len(numbers)
+                yield tuple(result.type for result in inner.results)
+
+
+@dataclass
+class Repeats:
+    """Find the ops that compute what an earlier op of their block, or of one around it, has computed.
+
+    through: the name of ops whose results are their operands. copies: the ops that were found, in order, with which
+    copy each is. same: the first value that is equal, of each value that a copy or an op of `through` makes.
+    """
+
+    through: str = ""
+    copies: list[tuple[ir.Operation, int]] = field(default_factory=list)
+    same: dict[ir.Value, ir.Value] = field(default_factory=dict)
+
+    def read(self, block: ir.Block, around: dict[Hashable, tuple[ir.Operation, int]]) -> None:
+        """Read a block. around: the ops before it in blocks around, with how many copies each has."""
+        seen = dict(around)
+        for view in block.operations:
+            op = view.operation
+            if op.name == self.through:
+                for result, value in zip(op.results, op.operands, strict=True):
+                    self.same[result] = self.same.get(value, value)
+                continue
+            if op.name.startswith("scf."):
+                for region in op.regions:
+                    for inner in region.blocks:
+                        self.read(inner, seen)
+            if len(op.results):
+                self._enter(op, seen)
+
+    def _enter(self, op: ir.Operation, seen: dict[Hashable, tuple[ir.Operation, int]]) -> None:
+        inside: list[ir.Value] = []
+        name, types, own, regions = op_key(op, inside)
+        own = tuple(pair for pair in own if pair[0] != AGAIN)
+        read = tuple(self.same.get(value, value) for value in (*op.operands, *inside))
+        what = (name, types, own, regions, read)
+        first, times = seen.get(what, (op, 0))
+        seen[what] = (first, times + 1)
+        if times:
+            self.copies.append((op, times))
+            for result, value in zip(op.results, first.results, strict=True):
+                self.same[result] = value
