@@ -168,7 +168,8 @@ class OpRow:
 
     function, times: the function that it stands in, and how often a step runs that. op: what users call it. tensor: its
     result, `64x96xf32`; shape, layout: of that. work: iterations of its loops on a rank. reason: of a move, its number
-    in `Report.reasons`. where: its place in the source. calls: the function that it calls.
+    in `Report.reasons`. where: its place in the source. calls: the function that it calls. layer: the layer of a model
+    that it is of, as its framework names it; code: what the framework, or the user's line, says for it.
     """
 
     function: str
@@ -181,6 +182,8 @@ class OpRow:
     work: int = 0
     reason: int | None = None
     calls: str = ""
+    layer: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True)

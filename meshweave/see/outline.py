@@ -10,7 +10,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text, numbers_in
 from meshweave.layout import Layout, Mesh
 from meshweave.report import OpRow
-from meshweave.see.reasons import word
+from meshweave.see.words import OpName
 from meshweave.transforms.base import functions, mesh_of_module, ops_of
 from meshweave.transforms.redistribution.plans import MOVE
 
@@ -47,12 +47,18 @@ def _row(op: ir.Operation, function: str, times: int, mesh: Mesh) -> OpRow | Non
     layout = _layout(op, len(shape))
     numbers = numbers_in(op.location) if op.name == MOVE else ()
     callee = op.attributes["callee"].value if op.name == "func.call" else ""
-    called = f"call of {callee}" if callee else word(op)
+    name = OpName.of(op)
     return OpRow(
-        *(function, times, called, "x".join(map(str, (*shape, type_.element_type))), shape),
+        *(
+            function,
+            times,
+            f"call of {callee}" if callee else name.kind,
+            "x".join(map(str, (*shape, type_.element_type))),
+            shape,
+        ),
         *(str(layout), location_text(op), _work(op, layout, mesh)),
         numbers[0] if numbers else None,
-        callee,
+        *(callee, name.owner, name.primitive or name.code),
     )
 
 

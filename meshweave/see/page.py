@@ -218,13 +218,14 @@ class _Writer:
         what = (
             "the program" if function == "main" else f"{function}, a layer that runs {times} times"
         )
-        groups = groupby(rows, key=lambda row: row.where.rsplit(":", 1)[0])
+        groups = groupby(rows, key=lambda row: (row.layer, row.where.rsplit(":", 1)[0]))
         inside = "".join(self._line(list(ops)) for _, ops in groups)
         return f"<details open><summary><b>{escape(what)}</b> ({len(rows)} ops)</summary>{inside}</details>"
 
     def _line(self, rows: list[OpRow]) -> str:
         last = rows[-1]
-        head = f"<code>{escape(place(last.where))}</code> {self.layout(last.layout, last.shape)}"
+        layer = f"<b>{escape(last.layer)}</b> " if last.layer else ""
+        head = f"{layer}<code>{escape(place(last.where))}</code> {self.layout(last.layout, last.shape)}"
         titles = ("op", "result", "layout", "kernel", "hints", "#work")
         table = _table(titles, [self._op(row) for row in rows])
         return f"<details><summary>{head}</summary>{table}</details>"
@@ -235,11 +236,12 @@ class _Writer:
         cost = f"{row.work:,}" if row.work else ""
         if row.reason is not None:
             cost = human_bytes(self.report.reasons[row.reason].nbytes)
-        words = f"{row.op} {row.tensor} {row.layout} {row.where} {kernel} {hints}"
+        code = f" <code>{escape(row.code)}</code>" if row.code else ""
+        words = f"{row.op} {row.code} {row.layer} {row.tensor} {row.layout} {row.where} {kernel} {hints}"
         if row.reason is not None:
             words += " ".join(op for op, _, _ in self.report.reasons[row.reason].steps)
         cells = (
-            f"<td>{escape(row.op)}</td><td><code>{escape(row.tensor)}</code></td>"
+            f"<td>{escape(row.op)}{code}</td><td><code>{escape(row.tensor)}</code></td>"
             f"<td>{self.layout(row.layout, row.shape)}</td><td>{escape(kernel)}</td><td>{escape(hints)}</td>"
         )
         return f'<tr data-op="{escape(words.lower())}">{cells}<td class="n">{cost}</td></tr>'

@@ -8,7 +8,6 @@ each redistribute a number in its location, which the collectives that it become
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -22,8 +21,10 @@ from meshweave.layout.layout import AxisFactor
 from meshweave.plan import plan_redistribute
 from meshweave.plan.steps import COLLECTIVES, OPS
 from meshweave.report import Cause, Reason
+from meshweave.see.obstacles import Dims, Readers, dims_over, layouts_of
+from meshweave.see.words import OpName, argument_name
 from meshweave.transforms.base import functions, mesh_of_module, ops_of, port_attrs, walk
-from meshweave.transforms.kernels.kernel_patterns import is_product
+from meshweave.transforms.propagation.rules import RuleTable, item_bytes
 from meshweave.transforms.redistribution.plans import MOVE
 
 SAID, CONSTRAINTS = "see.said", "see.constraints"  # what is noted on ops and functions
@@ -105,9 +106,11 @@ class _Causes:
     module: ir.Module
     mesh: Mesh
     names: Sequence[str]
+    readers: Readers = field(init=False)
     callers: dict[str, list[ir.Operation]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.readers = Readers(self.mesh, RuleTable(windows=True))
         for view in ops_of(self.module, "func.call"):
             name = view.operation.attributes["callee"].value
             self.callers.setdefault(name, []).append(view.operation)
@@ -123,9 +126,12 @@ class _Causes:
             dict.fromkeys(a for step in steps if step.moves for a in step.axes)
         )
         given = tuple(self.back(op.operands[0], moved, bool(partial)))
-        wanted = tuple(self.ahead(op, target, moved))
+        dims = {} if partial else dims_over(source, moved)
+        wanted, wish = self.ahead(op, target, moved, dims)
         type_ = ir.RankedTensorType(op.operands[0].type)
-        prices = _Prices(source, target, self.mesh, tuple(type_.shape), _itemsize(type_))
+        prices = _Prices(
+            source, target, self.mesh, tuple(type_.shape), item_bytes(type_.element_type)
+        )
         nbytes, bound, following = prices.next_best(steps)
         return Reason(
             tensor="x".join(map(str, (*type_.shape, type_.element_type))),
@@ -138,24 +144,28 @@ class _Causes:
             given=given,
             wanted=wanted,
             following=following,
-            remedy=prices.remedy(given, wanted, moved),
+            remedy=prices.remedy(given, wanted, moved, wish),
         )
 
     # Backwards: where the axes come from.
 
     def back(self, value: ir.Value, moved: tuple[str, ...], partial: bool) -> Iterator[Cause]:
         """Yield what made a value lie over these axes, the nearest first: the shortest way to what was said."""
-        path = self._path(value, moved, partial)
+        path, owner = self._path(value, moved, partial), ""
         for step in path[:-1]:
-            if step.own is not None and step.own.name != MOVE:
-                yield _link_back(step.own, moved, step is path[0] and partial, False)
+            if step.own is None or step.own.name in (MOVE, "func.call"):
+                continue
+            name = OpName.of(step.own)
+            if step is path[0] or not name.owner or name.owner != owner or _sums(step, moved):
+                yield _link_back(step, name, moved, "works", short=step is not path[0])
+            owner = name.owner
         last = path[-1]
         if said := self._constraint(last.value, moved):
             yield said
         elif last.own is None:
             yield self._argument(last.value)
         else:
-            yield _link_back(last.own, moved, len(path) == 1 and partial, True)
+            yield _link_back(last, OpName.of(last.own), moved, "is shared out", short=False)
 
     def _path(self, value: ir.Value, moved: tuple[str, ...], partial: bool) -> list[_Visit]:
         """Return the shortest way back to an argument or constraint over these axes, else to what begins with them."""
@@ -189,12 +199,15 @@ class _Causes:
             returned = self._returned(op, result)
             return [] if returned is None else [returned]
         if op.name == MOVE:
-            over = set(axes_of(LayoutAttr(op.attributes["source"]).layout)) & set(moved)
+            layout = LayoutAttr(op.attributes["source"]).layout
+            over = set(axes_of(layout) + layout.partial_axes()) & set(moved)
             return [op.operands[0]] if over else []
         found = [
             value
-            for value, layout in zip(op.operands, _layouts(op, "operands"))
-            if layout is not None and set(axes_of(layout)) & set(moved) and not _is_new(value)
+            for value, layout in zip(op.operands, layouts_of(op, "operands"))
+            if layout is not None
+            and set(axes_of(layout) + layout.partial_axes()) & set(moved)
+            and not _is_new(value)
         ]
         return sorted(found, key=_elements, reverse=True)
 
@@ -225,13 +238,15 @@ class _Causes:
         lies = f'lies in "{LayoutAttr(layout).layout}"' if layout is not None else "is here"
         how = "as it was said" if _said(f, 0, number) else "where propagation has put it"
         where = location_text(value)
-        # A program that was traced has no place in its source.
-        place = where if "." in where else ""
-        return Cause("argument", f"argument {self.name(number)} {lies}, {how}", place)
+        # A program that was traced has no place in its source, but its argument may have a name.
+        place = where if where.rpartition(":")[2].isdigit() else ""
+        return Cause("argument", f"argument {self.name(value, number)} {lies}, {how}", place)
 
-    def name(self, number: int) -> str:
+    def name(self, value: ir.Value, number: int) -> str:
         """Return what the user calls an argument."""
-        return self.names[number] if number < len(self.names) else f"{number}"
+        if number < len(self.names):
+            return self.names[number]
+        return argument_name(value) or f"{number}"
 
     def _constraint(self, value: ir.Value, moved: tuple[str, ...]) -> Cause | None:
         for where, layout in _constraints(value):
@@ -241,55 +256,80 @@ class _Causes:
 
     # Forwards: who wants them elsewhere.
 
-    def ahead(self, move: ir.Operation, target: Layout, moved: tuple[str, ...]) -> Iterator[Cause]:
-        """Yield who wants the value as `target`, the nearest first."""
+    def ahead(
+        self, move: ir.Operation, target: Layout, moved: tuple[str, ...], dims: Dims
+    ) -> tuple[tuple[Cause, ...], str]:
+        """Return who wants the value as `target`, the nearest first, and the layout that would let its dims stay cut.
+
+        dims: that are cut now; none for a sum. The layout is of the result or constraint that comes last; "" for none.
+        """
         for where, layout in _constraints(move.operands[0]):
             if layout == target:
-                yield Cause("constraint", f'constraint "{layout}"', where)
-                return
-        value, links = move.results[0], 0
+                return (Cause("constraint", f'constraint "{layout}"', where),), ""
+        value, found, direct = move.results[0], list[Cause](), True
+        over, begun = " and ".join(moved), bool(dims)
         for _ in range(_MOST_STEPS):
             use = _first_use(value)
-            if use is None or links >= _MOST_LINKS:
-                return
+            if use is None:
+                break
             op, number = use
             if op.name == "func.return":
                 following = self._returned_to(op, number)
                 if following is None:
-                    yield self._result(op, number)
-                    return
+                    wish = self._wish(op, number, dims) if begun and not direct else ""
+                    return _shortened([*found, self._result(op, number)]), wish
                 value = following
                 continue
             if op.name == "func.call":
                 inside = self._inside(op, number)
                 if inside is None:
-                    return
+                    break
                 value = inside
                 continue
             if op.name == MOVE:
                 value = op.results[0]
                 continue
             other = self._other_over(op, number, moved)
-            yield _link_ahead(op, number, moved, other is not None)
-            links += 1
             if other is not None:
-                yield from self.back(other, moved, False)
-                return
-            if not _elementwise(op, number) or not len(op.results):
-                return
-            value = op.results[0]
+                beside, layout = other
+                text = f"{OpName.of(op)} reads it beside an operand that lies as {layout}"
+                found.append(Cause("op", text, location_text(op)))
+                return (*_shortened(found), *self.back(beside, moved, False)), ""
+            if not dims:
+                passes = _elementwise(op, number)
+                text = f"{OpName.of(op)} {'hands it on' if passes else f'reads it added up over {over}'}"
+            else:
+                stop = self.readers.obstacle(op, number, dims)
+                text, passes, dims = stop.text, stop.dims is not None, stop.dims or {}
+            found.append(Cause("op", text, location_text(op)))
+            if not passes or not len(op.results):
+                break
+            value, direct = op.results[0], False
+            for where, layout in _constraints(value):
+                if not set(axes_of(layout)) & set(moved):
+                    found.append(Cause("constraint", f'constraint "{layout}"', where))
+                    wish = _with_dims(layout, dims)
+                    return _shortened(found), wish if begun else ""
+        return _shortened(found), ""
 
-    def _other_over(self, op: ir.Operation, number: int, moved: tuple[str, ...]) -> ir.Value | None:
+    def _wish(self, op: ir.Operation, number: int, dims: Dims) -> str:
+        """Return the layout of a result of the program that would let dims stay cut."""
+        layout = port_attrs(op.parent.operation, "res_attrs")[number].get("dist.layout")
+        return "" if layout is None else _with_dims(LayoutAttr(layout).layout, dims)
+
+    def _other_over(
+        self, op: ir.Operation, number: int, moved: tuple[str, ...]
+    ) -> tuple[ir.Value, Layout] | None:
         """Return another operand of an op that lies over one of these axes."""
         found = [
-            value
-            for k, (value, layout) in enumerate(zip(op.operands, _layouts(op, "operands")))
+            (value, layout)
+            for k, (value, layout) in enumerate(zip(op.operands, layouts_of(op, "operands")))
             if k != number
             and layout is not None
             and set(axes_of(layout)) & set(moved)
             and not _is_new(value)
         ]
-        return max(found, key=_elements, default=None)
+        return max(found, key=lambda pair: _elements(pair[0]), default=None)
 
     def _returned_to(self, op: ir.Operation, number: int) -> ir.Value | None:
         """Return the result of the first call of a function that returns here; None in the program's own."""
@@ -385,13 +425,16 @@ class _Prices:
         return nbytes, bound, f"{names}: {other.nbytes:,} bytes" if names else ""
 
     def remedy(
-        self, given: tuple[Cause, ...], wanted: tuple[Cause, ...], moved: tuple[str, ...]
+        self, given: tuple[Cause, ...], wanted: tuple[Cause, ...], moved: tuple[str, ...], wish: str
     ) -> str:
-        """Say what one would write so that nothing, or less, is moved."""
+        """Say what one would write so that nothing, or less, is moved. wish: a layout that lets dims stay cut."""
         ways = []
         if wanted and wanted[-1].kind in ("result", "constraint"):
             what = "that result" if wanted[-1].kind == "result" else "the constraint"
-            ways += [way.format(what=what) for way in self._kept(moved)]
+            if wish:
+                ways.append(f'ask for {what} in "{wish}"')
+            elif all(link.kind != "op" for link in wanted):
+                ways += [way.format(what=what) for way in self._kept(moved)]
         if [link.kind for link in given] == ["argument"] and not self.source.partial:
             what = given[0].text.split(" lies")[0]
             ways.append(f'give {what} as "{self.target}": every rank then holds that much of it')
@@ -415,57 +458,51 @@ class _Prices:
             return
 
 
-def _link_back(op: ir.Operation, moved: tuple[str, ...], partial: bool, last: bool) -> Cause:
-    over, what = " and ".join(moved), word(op)
-    if partial:
-        text = f"{what} sums over a dim that lies over {over}: each rank has an addend"
-    elif last:
-        text = f"{what} is shared out over {over}"
+def _link_back(step: _Visit, name: OpName, moved: tuple[str, ...], does: str, short: bool) -> Cause:
+    """Say what an op on the way back does. short: name the layer alone, where it has one."""
+    assert step.own is not None
+    over = " and ".join(moved)
+    if _sums(step, moved):
+        given = [layout for layout in layouts_of(step.own, "operands") if layout is not None]
+        values = zip(step.own.operands, given) if len(given) == len(step.own.operands) else ()
+        if any(set(of.partial_axes()) & set(moved) and not _is_new(v) for v, of in values):
+            text = f"{name} hands the addends on: it may run before they are added up"
+        else:
+            text = f"{name} sums over a dim that lies over {over}: each rank has an addend"
     else:
-        text = f"{what} works over {over}"
-    return Cause("op", text, location_text(op))
+        text = f"{name.owner if short and name.owner else name} {does} over {over}"
+    return Cause("op", text, location_text(step.own))
 
 
-def _link_ahead(op: ir.Operation, number: int, moved: tuple[str, ...], other: bool) -> Cause:
-    over, what = " and ".join(moved), word(op)
-    if other:
-        text = f"{what} reads it beside an operand that lies over {over} in another dim"
-    elif _elementwise(op, number):
-        text = f"{what} hands it on"
-    else:
-        text = f"{what} reads all of it that lies over {over}"
-    return Cause("op", text, location_text(op))
+def _sums(step: _Visit, moved: tuple[str, ...]) -> bool:
+    """Tell whether the value of a visit is one of which each rank has an addend."""
+    op = step.own
+    if op is None or isinstance(step.value.owner, ir.Block) or op.name in (MOVE, "func.call"):
+        return False
+    layouts = layouts_of(op, "results")
+    layout = layouts[step.value.result_number] if layouts else None
+    return layout is not None and bool(set(layout.partial_axes()) & set(moved))
 
 
-_WORDS = {
-    "linalg.reduce": "a reduction",
-    "linalg.matmul": "a product",
-    "linalg.batch_matmul": "a product",
-    "tensor.expand_shape": "a reshape",
-    "tensor.collapse_shape": "a reshape",
-}
+def _with_dims(layout: Layout, dims: Dims) -> str:
+    """Return a layout with further axes on its dims, "" where it cannot have them."""
+    if not layout.is_block or any(
+        axis in layout.used_axes for axes in dims.values() for axis in axes
+    ):
+        return ""
+    rows = [(*layout.axes_of(d), *dims.get(d, ())) for d in range(layout.ndim)]
+    return str(Layout.blocks(rows, layout.partial))
 
 
-def word(op: ir.Operation) -> str:
-    """Return what users call an op."""
-    name: str = op.name
-    if name == "linalg.generic":
-        if "reduction" not in str(op.attributes["iterator_types"]):
-            return "an elementwise op"
-        return "a product" if is_product(op) else "a reduction"
-    if name == "linalg.map":
-        return "an elementwise op"
-    return _WORDS.get(name, name.split(".", 1)[-1].replace("_", " "))
-
-
-def _layouts(op: ir.Operation, side: str) -> list[Layout | None]:
-    record = op.attributes.get("dist.layouts")
-    if record is None:
-        return [None] * len(op.operands)
-    return [
-        None if isinstance(a, ir.UnitAttr) else LayoutAttr(a).layout
-        for a in ir.DictAttr(record)[side]
-    ]
+def _shortened(links: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Return a chain without links that say what the one before says, and with the middle of a long one counted."""
+    kept = [link for k, link in enumerate(links) if k == 0 or link != links[k - 1]]
+    if len(kept) <= _MOST_LINKS:
+        return tuple(kept)
+    half = _MOST_LINKS // 2
+    left = len(kept) - 2 * half
+    middle = Cause("op", f"{left} more ops hand it on", "")
+    return (*kept[:half], middle, *kept[-half:])
 
 
 def _is_new(value: ir.Value) -> bool:
@@ -487,11 +524,6 @@ def _elementwise(op: ir.Operation, number: int) -> bool:
         return "reduction" not in str(op.attributes["iterator_types"])
     name: str = op.name
     return name.startswith(("arith.", "math.", "tensor.cast", "linalg.map"))
-
-
-def _itemsize(type_: ir.RankedTensorType) -> int:
-    width = re.search(r"\d+", str(type_.element_type))
-    return max(1, (int(width[0]) if width else 64) // 8)
 
 
 def _first_use(value: ir.Value) -> tuple[ir.Operation, int] | None:

@@ -255,6 +255,7 @@ class TorchProgram:
             *(self.text, self.name, None, self._engine),
             kernels=as_choice(self.kernels),
             verify=self.verify,
+            names=self._exported.names,
             auto=self.layouts is not None,
         )
         return explanation(title, names, self.program, decided, self.seconds["compile"])

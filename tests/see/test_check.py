@@ -48,7 +48,7 @@ def test_beyond_a_budget_the_reasons_are_said(program: Path, tmp_path: Path) -> 
     done = meshweave("check", program, "--budget", file)
     assert done.status == 1
     assert "collectives: all_gather runs 1 times, at most 0 is expected" in done.out
-    assert 'argument 0 lies in "[x, _]", as it was said' in done.out
+    assert 'argument %a lies in "[x, _]", as it was said' in done.out
     assert 'result 0 is wanted in "[_, _]", as it was said (gathered.mlir:4:3)' in done.out
     found = json.loads(meshweave("check", program, "--budget", file, "--json").out)
     assert (found["within"], found["spent"]["bytes"]) == (False, 96)

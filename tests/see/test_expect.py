@@ -85,7 +85,7 @@ def test_a_sum_is_named_with_the_argument_that_is_cut_along_it() -> None:
     with pytest.raises(BudgetError) as found, mw.expect(bytes=0):
         f(X, W)
     text = " ".join(lines_of(found.value))
-    assert "a product sums over a dim that lies over x: each rank has an addend" in text
+    assert "a product `mw.exp(x) @ weights` sums over a dim that lies over x: each rank has" in text
     assert 'argument weights lies in "[x, _]", as it was said' in text
 
 

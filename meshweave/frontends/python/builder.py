@@ -398,7 +398,7 @@ class TraceBuilder:
         key = (frame.f_code, frame.f_lasti)
         found = self._places.get(key)
         if found is None:
-            place = f"{quoted(frame.f_code.co_filename)}:{frame.f_lineno}:{_column(frame)}"
+            place = f"{quoted(frame.f_code.co_filename)}:{frame.f_lineno}:{_columns(frame)}"
             alias = f"#l{len(self._places)}"
             self.locations[alias] = f"loc({place})"
             found = self._places[key] = f" loc({alias})"
@@ -570,13 +570,14 @@ def scalar(value: Scalar, dtype: DType) -> str:
     return f"arith.constant {text}" + ("" if dtype.kind == "b" else f" : {dtype.element}")
 
 
-def _column(frame: FrameType) -> int:
-    """Return the column of what the frame runs, from 1; 1 where the interpreter does not say (Python 3.10)."""
+def _columns(frame: FrameType) -> str:
+    """Return the columns of what the frame runs, `5 to :12`, from 1; 1 where Python does not say (Python 3.10)."""
     positions = getattr(frame.f_code, "co_positions", None)
-    if positions is None:
-        return 1
-    found = next(islice(positions(), frame.f_lasti // 2, None), None)
-    return 1 if found is None or found[2] is None else found[2] + 1
+    found = None if positions is None else next(islice(positions(), frame.f_lasti // 2, None), None)
+    if found is None or found[2] is None:
+        return "1"
+    line, last, first, end = found
+    return f"{first + 1} to :{end + 1}" if line == last and end > first else f"{first + 1}"
 
 
 def quoted(text: str) -> str:

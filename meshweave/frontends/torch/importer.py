@@ -154,6 +154,7 @@ def _imported(
     regions: dict[str, OutlinedRegion] = {}
     kind = _node_importer(importer, regions)
     fx = importer.FxImporter(context=ctx, graph_node_importer_cls=kind)
+    fx._cc = _places(importer)(ctx, py_attr_tracker=fx._py_attr_tracker)
     try:
         fx.import_stateless_graph(graph.graph, func_name="main")
     except NotImplementedError as error:
@@ -161,6 +162,35 @@ def _imported(
     except ir.MLIRError as error:
         raise compile_error(error) from None
     return fx.module, regions
+
+
+def _places(importer: FxImporter) -> type:
+    """Return the class that gives nodes their locations, which have the names of layers too."""
+
+    class Places(importer.ContextCache):  # type: ignore[misc]
+        """Put the layer of a node around its place: `layers.0.up/linear`."""
+
+        def get_node_location(self, node: Node) -> ir.Location | None:
+            """Return the location of a node; None where nothing is known of it."""
+            place: ir.Location | None = super().get_node_location(node)
+            layer = layer_of(node)
+            if place is None or not layer:
+                return place
+            own = getattr(node.target, "__name__", str(node.target)).split(".")[0]
+            name = node.meta.get("torch_fn", ("", own))[1].split(".")[-1]
+            return ir.Location.name(f"{layer}/{name}", place, self._c)
+
+    return Places
+
+
+def layer_of(node: Node) -> str:
+    """Return the module that a node of the graph is of, `layers.0.up`; of a backward pass in `transpose()`."""
+    own, forward = (node.meta.get(key) for key in ("nn_module_stack", "fwd_nn_module_stack"))
+    stack = own or forward
+    path = str(list(stack.values())[-1][0]) if stack else ""
+    path = re.sub(r"\['?(\w+)'?\]", r".\1", path.replace("._modules", ""))
+    path = path.removeprefix("L.self").removeprefix("L__self__").strip("._")
+    return f"transpose({path})" if path and not own else path
 
 
 def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> type:

@@ -1,0 +1,120 @@
+"""Ops in the user's words: code of the line, layers of frameworks; and what a chain says about them is so."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshweave as mw
+from meshweave.report import Reason, Report
+from meshweave.see.words import read_stack
+
+X, W = np.ones((8, 6), np.float32), np.ones((6, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "backward", "primitive"),
+    [
+        ("jit(step)/jvp(Net)/layer1/norm/square", "Net/layer1/norm", False, "square"),
+        ("jit(f)/transpose(jvp(Net))/up/dot_general", "Net/up", True, "dot_general"),
+        ("jit(f)/transpose(jvp())/mul", "", True, "mul"),
+        ("jit(f)/Net/while/body/closed_call/layer/add", "Net/layer", False, "add"),
+        ("jit(f)/jit(main)/jit(_where)/select_n", "", False, "select_n"),
+        ("layers.0.up/linear", "layers.0.up", False, "linear"),
+        ("transpose(layers.0.up)/mm", "layers.0.up", True, "mm"),
+        ("", "", False, ""),
+    ],
+)
+def test_names_of_frameworks_are_read(
+    name: str, layer: str, backward: bool, primitive: str
+) -> None:
+    assert read_stack(name) == (layer, backward, primitive)
+
+
+def reasons(report: Report) -> list[Reason]:
+    return [report.reasons[number] for row in report.collectives for number in row.reasons]
+
+
+def test_ops_are_named_by_the_code_of_their_line() -> None:
+    @mw.jit(mesh="x=2", in_layouts=("[x, _]", None), out_layouts="[_, _]")
+    def f(rows: mw.Array, w: mw.Array) -> mw.Array:
+        return mw.tanh(rows @ w)
+
+    f(X, W)
+    (reason,) = reasons(f.explain().report)
+    assert [link.text for link in reason.given] == [
+        "an elementwise op `mw.tanh(rows @ w)` works over x",
+        "a product `rows @ w` works over x",
+        'argument rows lies in "[x, _]", as it was said',
+    ]
+    codes = {row["op"]: row["code"] for row in f.explain().rows()}
+    assert codes["a product"] == "rows @ w"
+
+
+def test_a_gather_before_a_gradient_of_weights_says_what_the_sum_would_bring() -> None:
+    """The chain gives the price of another program, which is compiled here too."""
+
+    x, g = np.ones((4, 24), np.float32), np.ones((4, 16), np.float32)
+    program = mw.jit(
+        lambda x, g: mw.transpose(mw.exp(x)) @ mw.exp(g),
+        mesh="x=2", in_layouts=("[x, _]", "[x, _]"), out_layouts="[_, _]",
+    )  # fmt: skip
+    found = reasons(program.lower(x, g).report())
+    assert {reason.steps[0][0] for reason in found} == {"all_gather"}
+    said = re.search(r"adds up along dim 1: if .* bring ([\d,]+) bytes", found[0].wanted[-1].text)
+    assert said, found[0].wanted
+    long = np.ones((400, 24), np.float32), np.ones((400, 16), np.float32)  # adds up, then
+    rows = program.lower(*long).report().collectives
+    assert [row.op for row in rows] == ["all_reduce"]
+    assert int(said[1].replace(",", "")) == rows[0].nbytes
+
+
+def test_a_reshape_that_cannot_keep_an_axis_says_so() -> None:
+    f = mw.jit(
+        lambda x: mw.reshape(x, (4, 3, 8)) + 1.0,
+        mesh="x=2", in_layouts="[_, x]", out_layouts="[_, _, _]",
+    )  # fmt: skip
+    (reason,) = reasons(f.lower(np.ones((4, 24), np.float32)).report())
+    assert "cannot keep dim 1 cut over x=2: it is 3x8 there" in reason.wanted[0].text
+
+
+def test_bytes_of_complex_numbers_are_those_of_both_parts() -> None:
+    f = mw.jit(lambda x: x + x, mesh="x=2", in_layouts="[x, _]", out_layouts="[_, _]")
+    (reason,) = reasons(f.lower(np.ones((4, 4), np.complex64)).report())
+    assert (reason.nbytes, reason.lower_bound) == (64, 64)
+    assert reason.following.endswith("64 bytes")
+
+
+AXES = st.sampled_from(["[_, _]", "[x, _]", "[_, x]", "[x*y, _]", "[y, x]", "[x, y]"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=AXES, weights=AXES, result=AXES, sizes=st.tuples(*[st.integers(1, 9)] * 3))
+def test_a_wish_that_is_granted_moves_fewer_bytes(
+    rows: str, weights: str, result: str, sizes: tuple[int, int, int]
+) -> None:
+    """Reasons agree with collectives; what is said to be written moves less, for any program of this kind."""
+    m, k, n = sizes
+    x, w = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+
+    def lowered(out: str) -> Report:
+        f = mw.jit(
+            lambda x, w: mw.tanh(mw.exp(x) @ w),
+            mesh="x=2, y=2", in_layouts=(rows, weights), out_layouts=out,
+        )  # fmt: skip
+        return f.lower(x, w).report()
+
+    report = lowered(result)
+    received = sum(row.nbytes for row in report.collectives)
+    alone = [r for row in report.collectives for r in row.reasons]
+    assert all(report.reasons[r].nbytes >= report.reasons[r].lower_bound for r in alone)
+    assert sum(report.reasons[r].nbytes for r in set(alone)) == received
+    for number in set(alone):
+        wish = re.search(
+            r'(?:ask for|leave) that result in "([^"]+)"', report.reasons[number].remedy
+        )
+        if wish is not None:
+            less = lowered(wish[1])
+            assert sum(row.nbytes for row in less.collectives) < received, (wish[1], report.reasons)
