@@ -239,7 +239,8 @@ class _Causes:
         how = "as it was said" if _said(f, 0, number) else "where propagation has put it"
         where = location_text(value)
         # A program that was traced has no place in its source, but its argument may have a name.
-        place = where if where.rpartition(":")[2].isdigit() else ""
+        file, _, column = where.rpartition(":")
+        place = where if "." in file and column.isdigit() else ""
         return Cause("argument", f"argument {self.name(value, number)} {lies}, {how}", place)
 
     def name(self, value: ir.Value, number: int) -> str:
