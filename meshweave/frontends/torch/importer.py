@@ -154,7 +154,7 @@ def _imported(
     regions: dict[str, OutlinedRegion] = {}
     kind = _node_importer(importer, regions)
     fx = importer.FxImporter(context=ctx, graph_node_importer_cls=kind)
-    fx._cc = _places(importer)(ctx, py_attr_tracker=fx._py_attr_tracker)
+    fx._cc = _node_places(importer)(ctx, py_attr_tracker=fx._py_attr_tracker)
     try:
         fx.import_stateless_graph(graph.graph, func_name="main")
     except NotImplementedError as error:
@@ -164,10 +164,10 @@ def _imported(
     return fx.module, regions
 
 
-def _places(importer: FxImporter) -> type:
+def _node_places(importer: FxImporter) -> type:
     """Return the class that gives nodes their locations, which have the names of layers too."""
 
-    class Places(importer.ContextCache):  # type: ignore[misc]
+    class NodePlaces(importer.ContextCache):  # type: ignore[misc]
         """Put the layer of a node around its place: `layers.0.up/linear`."""
 
         def get_node_location(self, node: Node) -> ir.Location | None:
@@ -180,7 +180,7 @@ def _places(importer: FxImporter) -> type:
             name = node.meta.get("torch_fn", ("", own))[1].split(".")[-1]
             return ir.Location.name(f"{layer}/{name}", place, self._c)
 
-    return Places
+    return NodePlaces
 
 
 def layer_of(node: Node) -> str:
