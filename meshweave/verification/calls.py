@@ -19,7 +19,7 @@ from meshweave.verification.terms.indices import Expr
 from meshweave.verification.terms.levels import ANY, level
 from meshweave.verification.terms.terms import Node, Term, Terms, dim_place, term
 
-_CONSTANT = ("const", "iota", "undefined", "unknown")
+CONSTANT = ("const", "iota", "undefined", "unknown")
 """Nodes that stay what they are, since rules look at them."""
 
 
@@ -31,20 +31,20 @@ def with_symbols(terms: Terms, views: Sequence[Term], depth: int) -> tuple[list[
     symbols: dict[int, int] = {}
     made = []
     for view in views:
-        if _reads_known(view.exprs, terms.sizes[view.node]):
-            view = _bound(terms, view)
+        if reads_known(view.exprs, terms.sizes[view.node]):
+            view = bound_view(terms, view)
         number, exprs, fills, guards = view
         symbol = symbols.get(number)
         if symbol is None:
-            if terms.nodes[number].op in _CONSTANT:
+            if terms.nodes[number].op in CONSTANT:
                 made.append(view)
                 continue
-            symbol = symbols[number] = _symbol(terms, number, depth, len(symbols))
+            symbol = symbols[number] = symbol_for(terms, number, depth, len(symbols))
         made.append(term((symbol, exprs, fills, guards)))
     return made, list(symbols)
 
 
-def _symbol(terms: Terms, number: int, depth: int, count: int) -> int:
+def symbol_for(terms: Terms, number: int, depth: int, count: int) -> int:
     """Return the symbol that stands for a node."""
     sizes, type_ = terms.sizes[number], terms.nodes[number].type
     may_be = level(terms, Term(number)) if terms.algebra else ANY
@@ -57,18 +57,18 @@ def _symbol(terms: Terms, number: int, depth: int, count: int) -> int:
 
 
 @lru_cache(maxsize=1 << 12)
-def _reads_known(exprs: tuple[Expr, ...], sizes: tuple[int | None, ...]) -> bool:
+def reads_known(exprs: tuple[Expr, ...], sizes: tuple[int | None, ...]) -> bool:
     """Tell whether a view reads a known place of a dim; a dim of one has no other."""
     return any(not e.terms and (size != 1 or e.const) for e, size in zip(exprs, sizes))
 
 
-def _bound(terms: Terms, view: Term) -> Term:
+def bound_view(terms: Terms, view: Term) -> Term:
     """Return a view that reads no known place: the node that it reads instead has those, and dims for the others.
 
     Else what is carried from trip to trip would have a dim more for each place that some trip has read.
     """
     node = terms.nodes[view.node]
-    if node.op in _CONSTANT:
+    if node.op in CONSTANT:
         return view
     moving = [k for k, e in enumerate(view.exprs) if e.terms]
     numbers = {k: dim_place(number) for number, k in enumerate(moving)}

@@ -43,12 +43,12 @@ from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, LimitError, Node, Term, Terms, apart
 from meshweave.verification.walk import ProgramWalk, results_of
 
-MOST_TERMS = 1_000_000
+MOST_TERMS = 400_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
 LEAST_TERMS = 2_000
 """Terms that a compile may make in any case where it writes loops out; else twice the ops that it has read."""
-MOST_STEPS = 200_000
-"""Steps that compare results case by case; LEAST_STEPS in a compile, less than half a second."""
+MOST_STEPS = 40_000
+"""Steps that compare results case by case, some seconds; LEAST_STEPS in a compile, less than half a second."""
 LEAST_STEPS = 5_000
 READERS = (attention, collectives, fft, lapack, loops, repeats, scans, scatters, sorting, tensors)
 """The files that say how ops are read; importing them registers what they say."""

@@ -23,11 +23,13 @@ class NotReadError(Exception):
 class AttributeReader:
     """Hold what types and attributes say: each is asked once for both programs, which have most in common.
 
-    bodies: of linalg ops, by what they are written of. forms: what is worked out of index maps and shapes.
+    bodies: of linalg ops, by what they are written of. forms: what is worked out of index maps and shapes. linalg: what
+    is known of each linalg op.
     """
 
     bodies: dict[Hashable, object] = field(default_factory=dict)
     forms: dict[Hashable, object] = field(default_factory=dict)
+    linalg: dict[ir.Operation, object] = field(default_factory=dict)
     _values: dict[Hashable, object] = field(default_factory=dict)
     shapes: dict[ir.Type, ElementShape] = field(default_factory=dict)
     _texts: dict[ir.Type | ir.Attribute, str] = field(default_factory=dict)

@@ -106,6 +106,16 @@ class ProgramWalk:
         arguments: Sequence[Term],
     ) -> list[Term]:
         """Return what something that repeats makes of its arguments; read it once for all that lie in the same way."""
+        known, _, nodes = self.read_once(what, read, arguments)
+        return known.of_nodes(self.terms, nodes)
+
+    def read_once(
+        self,
+        what: Hashable,
+        read: Callable[[list[Term]], list[Term]],
+        arguments: Sequence[Term],
+    ) -> tuple[ReadCall, list[Term], list[int]]:
+        """Return what something that repeats makes of symbols, the views of these, and what they stand for."""
         given, nodes = with_symbols(self.terms, arguments, self.depth)
         last = self._last.get((what, self.depth))  # most lie like the last: that needs no hash
         known = last[1] if last is not None and last[0] == given else None
@@ -117,7 +127,7 @@ class ProgramWalk:
                 self.saved -= known.ops
             self._last[what, self.depth] = given, known
         self.saved += known.ops
-        return known.of_nodes(self.terms, nodes)
+        return known, given, nodes
 
     def _one_deeper(self, read: Callable[[list[Term]], list[Term]], given: list[Term]) -> ReadCall:
         """Return what is made of symbols."""

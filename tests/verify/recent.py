@@ -52,7 +52,11 @@ def ones(*shape: int, dtype: str = "f4") -> Any:
     return np.ones(shape, dtype)
 
 
-def cases() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+Case = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+Cases = dict[str, Case]
+
+
+def cases() -> Cases:
     """Functions, their arguments, and how they are compiled."""
     w = {"up": ones(6, 8), "down": ones(8, 4)}
     cut = {"up": "[_, tp]", "down": "[tp, _]"}
@@ -106,12 +110,16 @@ def cases() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, An
     }  # fmt: skip
 
 
+def lowered(case: Case) -> tuple[str, str]:
+    """The whole program, and that of a rank."""
+    f, given, options = case
+    made = mw.jit(f, **options).lower(*given)
+    return made.as_text(), made.as_text("local")
+
+
 def traced() -> dict[str, tuple[str, str]]:
     """Programs by name."""
-    found = {}
-    for name, (f, given, options) in cases().items():
-        lowered = mw.jit(f, **options).lower(*given)
-        found[name] = lowered.as_text(), lowered.as_text("local")
+    found = {name: lowered(case) for name, case in cases().items()}
     if importlib.util.find_spec("torch") is not None:
         found |= {f"torch {name}": pair for name, pair in of_torch().items()}
     return found

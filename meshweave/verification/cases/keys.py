@@ -30,8 +30,8 @@ MOST_WRITTEN = 128
 """Elements of a reduction that are written out."""
 MOST_SUMMANDS = 512
 """Products that are added up, beyond which a product of sums stays one."""
-PRODUCTS_PER_STEP = 16
-"""Products of products that take as long as a step."""
+PRODUCTS_PER_STEP = 8
+"""Products that are multiplied, or added up, in the time of a step."""
 _IDEMPOTENT = ("max", "min", "maxu", "minu", "or", "and")
 _SCALAR = ("arith.", "math.", "complex.")
 _SIGNS = {"arith.addf": 1, "arith.addi": 1, "arith.subf": -1, "arith.subi": -1}
@@ -176,7 +176,9 @@ class Keys:
             parts = [(first, 1), (others[0], _SIGNS[node.op])]
         made: Sum = {}
         for part, sign in parts:
-            for factors, count in self._sum(part).items():
+            own = self._sum(part)
+            self.resolver.count(len(own) // PRODUCTS_PER_STEP)
+            for factors, count in own.items():
                 made[factors] = made.get(factors, 0) + sign * count
         return made
 

@@ -277,7 +277,7 @@ def has_cases(terms: Terms, number: int) -> bool:
             r.fills.count(None) != len(r.fills) or has_cases(terms, r.node) for r in node.reads
         )
         found = found or (node.op in ("arith.select", "arith.cmpi") and _reads_places(terms, node))
-        found = found and node.op != "call"
+        found = found and node.op not in ("call", "trips")
         terms.cased[number] = found
     return found
 

@@ -98,13 +98,16 @@ class ReadBody:
         return None
 
 
-def read(said: AttributeReader, block: ir.Block) -> tuple[ReadBody, list[ir.Value]]:
+def read(
+    said: AttributeReader, block: ir.Block, key: Hashable | None = None
+) -> tuple[ReadBody, list[ir.Value]]:
     """Return a body, and the values from around the op that its scalars are, in order.
 
+    key: what says all of it, where that is known; such a body reads nothing from around the op.
     Raises NotReadError for one with an op that is no scalar op.
     """
     outer: list[ir.Value] = []
-    key = _written(block, outer)
+    key = _written(block, outer) if key is None else key
     found = None if key is None else said.bodies.get(key)
     if found is None:
         try:

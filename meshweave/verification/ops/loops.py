@@ -41,19 +41,15 @@ from meshweave.verification.terms.substitution import Substitution
 from meshweave.verification.terms.terms import Guard, MixedError, Node, Term, Terms
 from meshweave.verification.walk import ProgramWalk, handles, scalar
 
+_FIXED = ("linalg.fill", "linalg.broadcast", "linalg.transpose")
+"""Ops whose bodies their names and the types of their elements say."""
 Row = tuple[int, tuple[tuple[int, int], ...]]
 """A result of an index map: a number, and a factor for each loop."""
 
 
 @handles("linalg.")
 def _linalg(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    maps, regions = linalg.get_indexing_maps(op), op.regions
-    block = next(iter(regions[0].blocks), None) if len(regions) == 1 else None
-    if maps is None or block is None:
-        raise NotReadError(f"no rule for {op.name}")
-    operands = list(op.operands)
-    what, outer = read(walk.said, block)
-    form = _form(walk, maps, operands, what.count)
+    operands, what, outer, form = _repeated(walk, op) if walk.depth else _decoded(walk, op)
     if what.only is None or not form.is_plain:
         return LinalgReader(walk, op, operands, what, outer, form).results()
     reads, only = [], what.only
@@ -65,21 +61,37 @@ def _linalg(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [apply(walk.terms, only.name, only.detail, only.type, reads)]
 
 
-def _form(
-    walk: ProgramWalk, maps: ir.ArrayAttr, operands: Sequence[ir.Value], inits: int
-) -> LoopForm:
-    """Return the form of an op, made once for all that are alike."""
+DecodedOp = tuple[list[ir.Value], "ReadBody", Sequence[ir.Value], "LoopForm"]
+"""What a linalg op is written of: its operands, its body, the values from around it that this reads, its loops."""
+
+
+def _repeated(walk: ProgramWalk, op: ir.Operation) -> DecodedOp:
+    """Return what an op in a loop or a function is written of, asked once though it may be read again."""
+    found = walk.said.linalg.get(op)
+    if found is None:
+        found = walk.said.linalg[op] = _decoded(walk, op)
+    return found  # type: ignore[return-value]
+
+
+def _decoded(walk: ProgramWalk, op: ir.Operation) -> DecodedOp:
+    maps, regions, name = linalg.get_indexing_maps(op), op.regions, op.name
+    block = next(iter(regions[0].blocks), None) if len(regions) == 1 else None
+    if maps is None or block is None:
+        raise NotReadError(f"no rule for {name}")
+    operands = list(op.operands)
     try:
         kinds = tuple(map(walk.shapes.__getitem__, operands))
     except KeyError:
         kinds = tuple(map(walk.shape, operands))
-    said, key = walk.said, (maps, inits, kinds)
-    found = said.forms.get(key)
-    if found is None:
+    said = walk.said
+    what, outer = read(said, block, (name, *[e for _, e in kinds]) if name in _FIXED else None)
+    key = maps, what.count, kinds
+    form = said.forms.get(key)
+    if form is None:
         rows = said.once(maps, partial(_rows, maps))
-        found = said.forms[key] = _loop_form(rows, tuple([shape for shape, _ in kinds]), inits)
-    assert isinstance(found, LoopForm)
-    return found
+        form = said.forms[key] = _loop_form(rows, tuple([shape for shape, _ in kinds]), what.count)
+    assert isinstance(form, LoopForm)
+    return operands, what, outer, form
 
 
 class LoopForm:

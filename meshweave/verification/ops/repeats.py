@@ -17,6 +17,7 @@ from functools import partial
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
+from meshweave.verification.recurrences import LEAST_FOLDED, folded
 from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.arith import kind_of
 from meshweave.verification.terms.indices import (
@@ -42,7 +43,15 @@ from meshweave.verification.terms.pieces import (
 from meshweave.verification.terms.ranks import index_var, places_of
 from meshweave.verification.terms.reductions import operands_of, reduce
 from meshweave.verification.terms.scalars import apply
-from meshweave.verification.terms.terms import Guard, Node, Term, Terms, dim_var, view_variables
+from meshweave.verification.terms.terms import (
+    Guard,
+    Node,
+    Term,
+    Terms,
+    bodies_of,
+    dim_var,
+    view_variables,
+)
 from meshweave.verification.walk import ProgramWalk, TripError, handles
 
 MOST_TRIPS = 64
@@ -82,13 +91,23 @@ def _read_once(
     walk: ProgramWalk, op: ir.Operation, trips: range, carried: list[Term]
 ) -> list[Term] | None:
     """Read one trip as a function of its number and of what is carried, and follow it; None where it is no function."""
-    number = Var("t", f"{walk.terms.fresh()}", len(trips))
+    number, last = Var("t", f"{walk.terms.fresh()}", len(trips)), len(trips) - 1
     place = total([(of_var(number), trips.step)], trips.start)
+    trip, tried = 0, None
     try:
-        for trip in range(len(trips)):
+        while trip <= last:
             walk.ops += 1
-            made = walk.repeated((op, number), partial(_trip, walk, op, place), carried)
+            read = partial(_trip, walk, op, place)
+            known, given, nodes = walk.read_once((op, number), read, carried)
+            if last - trip >= LEAST_FOLDED and known is not tried:
+                tried, some = known, (number, range(trip, last))
+                behind = folded(walk.terms, known, given, nodes, walk.depth, some)
+                if behind is not None:
+                    walk.saved += known.ops * (last - trip)
+                    trip, nodes = last, behind
+            made = known.of_nodes(walk.terms, nodes)
             carried = [walk.terms.composed(view, {number: Expr(trip)}) for view in made]
+            trip += 1
     except TripError:
         return None
     return carried
@@ -280,8 +299,9 @@ def nodes_of(terms: Terms, view: Term) -> set[int]:
             found.add(number)
             node = terms.nodes[number]
             todo += [r.node for r in node.reads]
-            if node.op == "call":
-                todo.append(node.detail[0])  # the body of a loop may read what is around it
+            todo += [
+                body for body, _ in bodies_of(node)
+            ]  # that of a loop may read what is around it
     return found
 
 

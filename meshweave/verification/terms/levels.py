@@ -77,8 +77,8 @@ def _computed(terms: Terms, node: Node) -> int:
         return NUMBER
     if node.op == "table":
         return _of_table(node)
-    if node.op == "symbol":
-        return int(node.detail[-1])
+    if node.op in ("symbol", "trips"):
+        return int(node.detail[-1] if node.op == "symbol" else node.detail[3])
     if node.op in ("call", "at"):
         return _level(terms, node.detail[0]) if node.op == "call" else known[0]
     if node.op in ("gather", "put"):

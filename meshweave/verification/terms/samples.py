@@ -100,9 +100,10 @@ class Sampler:
             return self.element(node.reads[0], values)
         if node.op == "call":
             return self._within(number).node(node.detail[0], at)
+        if node.op == "trips":
+            return self._behind(number).symbol(node.detail[0], at)
         if node.op == "symbol":
-            caller, symbol = self._caller(node.detail[0], node.detail[1])
-            return caller.node(symbol, at)
+            return self._inside(node.detail[0]).symbol(node.detail[1], at)
         if node.op == "among":
             places = [self.element(r, values) for r in node.reads]
             return int(any(0 <= p < n for p, n in zip(places, node.detail)))
@@ -125,14 +126,31 @@ class Sampler:
             made.symbols = {k: r.node for k, r in zip(used, given)}
         return self.calls[number]
 
-    def _caller(self, depth: int, number: int) -> tuple[Sampler, int]:
-        """Return the sampler that a symbol's node belongs to, and the node."""
+    def _behind(self, number: int) -> Sampler:
+        """Return what computes what symbols stand for behind trips."""
+        if number not in self.calls:
+            node = self.terms.nodes[number]
+            _, count, depth, _, values = node.detail
+            given = self.terms.nodes[node.reads[0].node].reads
+            made = _Trip(self, depth)
+            made.symbols = {k: r.node for (k, _), r in zip(values, given)}
+            for trip in range(count):
+                made = _Trip(self, depth, made, (trip, count), dict(values))
+            self.calls[number] = made
+        return self.calls[number]
+
+    def _inside(self, depth: int) -> Sampler:
+        """Return the sampler of a call whose symbols are of a depth."""
         inner = self
         while inner.outer is not None and inner.depth != depth:
             inner = inner.outer
-        if inner.outer is None:
+        return inner
+
+    def symbol(self, number: int, at: tuple[int, ...]) -> Number:
+        """Return an element of what a symbol of this call stands for."""
+        if self.outer is None:
             raise OpenError
-        return inner.outer, inner.symbols[number]
+        return self.outer.node(self.symbols[number], at)
 
     def _reduced(
         self, detail: tuple[Hashable, ...], body: Term, values: dict[Var, int], type_: str
@@ -176,6 +194,37 @@ class Sampler:
             at[Var("g", str(k), n)] = place - begin
         inner = all(0 <= p < v.size for v, p in at.items())
         return self.element(value, {**values, **at}) if inner else self.element(into, values)
+
+
+class _Trip(Sampler):
+    """Compute elements of terms over what symbols stand for in a trip: before the first, or as the trip before says.
+
+    before: that trip. trip: its number, and how many there are. values: what each symbol stands for behind it.
+    """
+
+    def __init__(
+        self,
+        outer: Sampler,
+        depth: int,
+        before: _Trip | None = None,
+        trip: tuple[int, int] = (0, 0),
+        values: Mapping[int, Any] | None = None,
+    ) -> None:
+        super().__init__(outer.terms, outer.seed, outer)
+        self.depth, self.before, self.trip, self.values = depth, before, trip, values or {}
+
+    def symbol(self, number: int, at: tuple[int, ...]) -> Number:
+        """Return an element of what a symbol stands for in this trip."""
+        if self.before is None:
+            return super().symbol(number, at)
+        node, _, places, fills = self.values[number]
+        if not places:
+            return self.before.node(node, at)
+        number, count = self.trip
+        here = {dim_var(k): p for k, p in enumerate(at)}
+        return self.before.element(
+            Term(node, places, fills), {**here, Var("u", "trip", count): number}
+        )
 
 
 def _placeholders(expr: Expr) -> list[Var]:

@@ -57,6 +57,15 @@ class Node(NamedTuple):
     type: str
 
 
+def bodies_of(node: Node) -> list[tuple[int, int]]:
+    """Return the terms over symbols that a node is made of, and the number of calls around those that it reads."""
+    if node.op == "call":
+        return [node.detail[:2]]
+    if node.op == "trips":
+        return [(value.node, node.detail[2]) for _, value in node.detail[4]]
+    return []
+
+
 class Rules(Protocol):
     """Apply a scalar op to terms, as `scalars.apply` does."""
 
@@ -131,18 +140,18 @@ class Terms:
         """Return depth and number of the symbols that a node is a function of; a call has those of what it reads."""
         known, todo = self._symbols, [number]
         while todo:
-            op, detail, reads, _ = self.nodes[todo[-1]]
-            below = [r.node for r in reads]
-            if op == "call":
-                below.append(detail[0])
+            node = self.nodes[todo[-1]]
+            op, detail, reads, _ = node
+            bodies = bodies_of(node)
+            below = [*[r.node for r in reads], *[body for body, _ in bodies]]
             if missing := [k for k in below if k not in known]:
                 todo += missing
                 continue
             found = frozenset[tuple[int, int]]().union(*[known[r.node] for r in reads])
             if op == "symbol":
                 found = frozenset([detail[:2]])
-            elif op == "call":  # its body may read symbols of the calls around it
-                found = found.union([s for s in known[detail[0]] if s[0] < detail[1]])
+            for body, depth in bodies:  # it may read symbols of the calls around it
+                found = found.union([s for s in known[body] if s[0] < depth])
             known[todo.pop()] = found
         return known[number]
 

@@ -1,0 +1,121 @@
+"""Trips of a loop that are alike are one term, however many there are, and those of another loop are another one."""
+
+import pytest
+from depth import some
+from verify import loops
+from verify.mutants import computes_the_same, mutants, verdict
+from verify.pairs import compared, mesh
+
+from meshweave.dialects import lent_context
+from meshweave.ir.bindings import ir
+from meshweave.ir.locations import parse_module
+from meshweave.verification.answer import Answer
+from meshweave.verification.check import verify
+
+PROGRAMS = loops.traced()
+LOOP = """
+func.func @main(%a: tensor<{n}x6xf32> {{dist.layout = #dist.layout<"[x, _]">}}, %w: tensor<90x6xf32>)
+    -> (tensor<{n}x6xf32> {{dist.layout = #dist.layout<"[x, _]">}},
+        tensor<{n}x6xf32> {{dist.layout = #dist.layout<"[x, _]">}}) {{
+  %begin = arith.constant {begin} : index
+  %end = arith.constant {end} : index
+  %step = arith.constant {step} : index
+  %all = arith.constant 89 : index
+  %zero = arith.constant dense<0.0> : tensor<{n}x6xf32>
+  %r:3 = scf.for %t = %begin to %end step %step iter_args(%s = %a, %z = {start}, %k = %w)
+      -> (tensor<{n}x6xf32>, tensor<{n}x6xf32>, tensor<90x6xf32>) {{
+    %back = arith.subi %all, %t : index
+    %row = tensor.extract_slice %k[{place}, 0] [1, 6] [1, 1] : tensor<90x6xf32> to tensor<6xf32>
+    %e = linalg.generic {{
+        indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (j)>, affine_map<(i, j) -> (i, j)>],
+        iterator_types = ["parallel", "parallel"]}}
+        ins(%s, %row : tensor<{n}x6xf32>, tensor<6xf32>) outs(%s : tensor<{n}x6xf32>) {{
+    ^bb0(%x: f32, %y: f32, %o: f32):
+      %d = {op} %x, %y : f32
+      %m = math.sin %d : f32
+      linalg.yield %m : f32
+    }} -> tensor<{n}x6xf32>
+    %p = arith.addf {added} : tensor<{n}x6xf32>
+    scf.yield {handed} : tensor<{n}x6xf32>, tensor<{n}x6xf32>, tensor<90x6xf32>
+  }}
+  return {results} : tensor<{n}x6xf32>, tensor<{n}x6xf32>
+}}
+"""
+RIGHT = {
+    "begin": 0,
+    "end": 90,
+    "step": 1,
+    "start": "%zero",
+    "place": "%t",
+    "op": "arith.subf",
+    "added": "%z, %s",
+    "handed": "%e, %p, %k",
+    "results": "%r#0, %r#1",
+}
+
+
+def said(wrong: dict[str, object], most: int = 600, axes: str = "x=2") -> Answer:
+    """What is found of a rank's program with a loop in which some things are otherwise."""
+    whole = mesh(axes) + LOOP.format(n=8, **RIGHT)
+    local = mesh(axes) + LOOP.format(n=4, **(RIGHT | wrong))
+    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+        modules = [parse_module(text, ctx, "loop") for text in (whole, local)]
+        return verify(*modules, most=most, again=False)
+
+
+def test_trips_that_are_alike_take_one_term() -> None:
+    """Each trip alone makes six."""
+    assert said({}, most=120).status == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"begin": 1},
+        {"end": 89},
+        {"step": 2},
+        {"place": "%back"},
+        {"place": "%begin"},
+        {"start": "%a"},
+        {"op": "arith.mulf"},
+        {"added": "%z, %e"},
+        {"added": "%s, %s"},
+        {"handed": "%p, %e, %k"},
+        {"handed": "%e, %z, %k"},
+        {"results": "%r#1, %r#0"},
+    ],
+    ids=str,
+)
+def test_a_loop_that_does_something_else_is_another(wrong: dict[str, object]) -> None:
+    assert said(wrong).status != 0
+
+
+def test_operands_in_another_order_are_the_same_loop() -> None:
+    assert said({"added": "%s, %z"}).status == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"place": "%back"}, {"op": "arith.addf"}, {"handed": "%e, %s, %k"}], ids=str
+)
+def test_an_element_behind_trips_is_computed(wrong: dict[str, object]) -> None:
+    """So a loop of a few trips that is wrong is refuted, not only unproven."""
+    few = {"begin": 78, "end": 88}
+    whole = mesh("x=2") + LOOP.format(n=8, **(RIGHT | few))
+    local = mesh("x=2") + LOOP.format(n=4, **(RIGHT | few | wrong))
+    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+        modules = [parse_module(text, ctx, "loop") for text in (whole, local)]
+        assert verify(*modules).status == 1
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_loops_of_many_trips_are_proven(name: str) -> None:
+    assert compared(*PROGRAMS[name]).status == 0
+
+
+@pytest.mark.parametrize(
+    "name", some(["cell", "gated", "layers", "running", "nested", "descent"], 2)
+)
+def test_no_mutant_that_computes_something_else_is_proven(name: str) -> None:
+    for mutant in mutants(10, 3, {f"loop {name}": PROGRAMS[name]}):
+        found = verdict(mutant)
+        assert found != "proven" or computes_the_same(mutant), f"{mutant.change}:\n{mutant.local}"
