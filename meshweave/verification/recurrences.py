@@ -9,6 +9,7 @@ places at which the next trip reads them. So it is the same node in both program
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from meshweave.verification.calls import CONSTANT, ReadCall, bound_view, reads_known, symbol_for
@@ -32,49 +33,89 @@ class NextValue(NamedTuple):
     fills: tuple[int | None, ...] = ()
 
 
-def folded(
-    terms: Terms,
-    call: ReadCall,
-    given: Sequence[Term],
-    nodes: Sequence[int],
-    depth: int,
-    trips: tuple[Var, range],
-) -> list[int] | None:
-    """Return the nodes that symbols stand for behind some trips; None where trips are not alike.
+@dataclass(frozen=True)
+class Trips:
+    """Hold trips of a loop.
 
     call: what a trip makes of symbols. given: the views of these that it reads. nodes: what they stand for before the
-    first trip. depth: the number of calls around it. trips: the variable that numbers them, and which trips these are.
+    first trip. depth: the number of calls around. number: the variable that numbers trips. which: the trips.
     """
-    number, which = trips
-    found = _next_values(terms, call, given, nodes, depth, trips)
-    if found is None:
-        return None
-    at = {number: plus(of_var(Var("u", "trip", len(which))), Expr(which.start))}
-    found = [f._replace(places=tuple([substitute(e, at) for e in f.places])) for f in found]
-    made = []
-    for symbol, start in enumerate(nodes):
-        if _is_kept(terms, found[symbol], depth, symbol):
-            made.append(start)
-            continue
-        own = sorted(_needed(found, symbol))
-        before = Node("given", (), tuple([Term(nodes[k]) for k in own]), "")
-        values = tuple([(k, found[k]) for k in own])
-        may_be = terms.nodes[given_node(given, terms, depth, symbol)].detail[-1]
-        detail = (symbol, len(which), depth, may_be, values)
-        node = Node("trips", detail, (Term(terms.put(before, ())),), terms.nodes[start].type)
-        made.append(terms.put(node, terms.sizes[start]))
-    return made
+
+    terms: Terms
+    call: ReadCall
+    given: Sequence[Term]
+    nodes: Sequence[int]
+    depth: int
+    number: Var
+    which: range
+
+    def behind(self) -> list[int] | None:
+        """Return the nodes that symbols stand for behind these trips; None where trips are not alike."""
+        terms, found = self.terms, self._next_values()
+        if found is None:
+            return None
+        trip = of_var(Var("u", "trip", len(self.which)))
+        at = {self.number: plus(trip, Expr(self.which.start))}
+        found = [f._replace(places=tuple([substitute(e, at) for e in f.places])) for f in found]
+        made = []
+        for symbol, start in enumerate(self.nodes):
+            if self._is_kept(found[symbol], symbol):
+                made.append(start)
+                continue
+            own = sorted(_needed(found, symbol))
+            before = Node("given", (), tuple([Term(self.nodes[k]) for k in own]), "")
+            values = tuple([(k, found[k]) for k in own])
+            detail = (symbol, len(self.which), self.depth, self._level(symbol), values)
+            node = Node("trips", detail, (Term(terms.put(before, ())),), terms.nodes[start].type)
+            made.append(terms.put(node, terms.sizes[start]))
+        return made
+
+    def _level(self, symbol: int) -> int:
+        """Return what numbers a symbol may be, in all trips."""
+        of_symbols = [self.terms.nodes[v.node].detail for v in self.given]
+        return next(int(d[-1]) for d in of_symbols if d[:2] == (self.depth, symbol))
+
+    def _is_kept(self, value: NextValue, symbol: int) -> bool:
+        """Tell whether a symbol stands for the same in all trips."""
+        node = self.terms.nodes[value.node]
+        return node.op == "symbol" and node.detail[:2] == (self.depth, symbol) and not value.places
+
+    def _next_values(self) -> list[NextValue] | None:
+        """Return what each symbol stands for in the next trip; None where that reads other views than this one."""
+        terms, number, symbols = self.terms, self.number, dict[NextValue, int]()
+        made = self.call.of_nodes(terms, self.nodes)
+        for called, view, reads in zip(self.call.views, made, self.given, strict=True):
+            if any(number in variables(e) for e, _ in view.guards):
+                return None
+            sizes = terms.sizes[view.node]
+            fixed = [variables(e) <= {number} for e in view.exprs]
+            moves = [number in variables(e) for e in view.exprs]
+            if any(m and (not f or n == 1) for m, f, n in zip(moves, fixed, sizes)):
+                return None
+            here = terms.composed(view, {number: Expr(self.which.start)})
+            if terms.nodes[view.node].op in CONSTANT:
+                if here != reads or any(moves):
+                    return None
+                continue
+            used = (called.symbol,) if called.symbol >= 0 else called.detail[2]
+            value = NextValue(called.view.node, used)
+            if reads_known(here.exprs, sizes):
+                value = _at_places(value, view, fixed)
+                here = bound_view(terms, here)
+            symbol = symbol_for(
+                terms, here.node, self.depth, symbols.setdefault(value, len(symbols))
+            )
+            if term((symbol, *here[1:])) != reads:
+                return None
+        return list(symbols)
 
 
-def given_node(given: Sequence[Term], terms: Terms, depth: int, symbol: int) -> int:
-    """Return the node of a symbol."""
-    return next(v.node for v in given if terms.nodes[v.node].detail[:2] == (depth, symbol))
-
-
-def _is_kept(terms: Terms, value: NextValue, depth: int, symbol: int) -> bool:
-    """Tell whether a symbol stands for the same in all trips."""
-    node = terms.nodes[value.node]
-    return node.op == "symbol" and node.detail[:2] == (depth, symbol) and not value.places
+def _at_places(value: NextValue, view: Term, fixed: Sequence[bool]) -> NextValue:
+    """Return a value at the known places of a view of it. fixed: which of its dims these are."""
+    kept = iter(range(len(fixed)))
+    places = [e if f else dim_place(next(kept)) for e, f in zip(view.exprs, fixed)]
+    fills = [f if is_fixed else None for f, is_fixed in zip(view.fills, fixed)]
+    return value._replace(places=tuple(places), fills=tuple(fills))
 
 
 def _needed(values: Sequence[NextValue], symbol: int) -> set[int]:
@@ -86,42 +127,3 @@ def _needed(values: Sequence[NextValue], symbol: int) -> set[int]:
                 found.add(other)
                 todo.append(other)
     return found
-
-
-def _next_values(
-    terms: Terms,
-    call: ReadCall,
-    given: Sequence[Term],
-    nodes: Sequence[int],
-    depth: int,
-    trips: tuple[Var, range],
-) -> list[NextValue] | None:
-    """Return what each symbol stands for in the next trip; None where that trip reads other views than this one."""
-    number, which = trips
-    first = {number: Expr(which.start)}
-    symbols: dict[NextValue, int] = {}
-    for called, view, reads in zip(call.views, call.of_nodes(terms, nodes), given, strict=True):
-        if any(number in variables(e) for e, _ in view.guards):
-            return None
-        sizes = terms.sizes[view.node]
-        fixed = [variables(e) <= {number} for e in view.exprs]
-        moves = [number in variables(e) for e in view.exprs]
-        if any(m and (not f or n == 1) for m, f, n in zip(moves, fixed, sizes)):
-            return None
-        here = terms.composed(view, first)
-        if terms.nodes[view.node].op in CONSTANT:
-            if here != reads or any(moves):
-                return None
-            continue
-        used = (called.symbol,) if called.symbol >= 0 else called.detail[2]
-        value = NextValue(called.view.node, used)
-        if reads_known(here.exprs, sizes):
-            kept = iter(range(len(fixed)))
-            places = [e if f else dim_place(next(kept)) for e, f in zip(view.exprs, fixed)]
-            fills = [f if is_fixed else None for f, is_fixed in zip(view.fills, fixed)]
-            value = value._replace(places=tuple(places), fills=tuple(fills))
-            here = bound_view(terms, here)
-        symbol = symbols.setdefault(value, len(symbols))
-        if term((symbol_for(terms, here.node, depth, symbol), *here[1:])) != reads:
-            return None
-    return list(symbols)

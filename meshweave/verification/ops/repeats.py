@@ -17,7 +17,7 @@ from functools import partial
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
-from meshweave.verification.recurrences import LEAST_FOLDED, folded
+from meshweave.verification.recurrences import LEAST_FOLDED, Trips
 from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.arith import kind_of
 from meshweave.verification.terms.indices import (
@@ -100,8 +100,9 @@ def _read_once(
             read = partial(_trip, walk, op, place)
             known, given, nodes = walk.read_once((op, number), read, carried)
             if last - trip >= LEAST_FOLDED and known is not tried:
-                tried, some = known, (number, range(trip, last))
-                behind = folded(walk.terms, known, given, nodes, walk.depth, some)
+                tried, which = known, range(trip, last)
+                alike = Trips(walk.terms, known, given, nodes, walk.depth, number, which)
+                behind = alike.behind()
                 if behind is not None:
                     walk.saved += known.ops * (last - trip)
                     trip, nodes = last, behind
