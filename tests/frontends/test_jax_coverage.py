@@ -99,7 +99,8 @@ def test_so_they_do_on_a_mesh(members: list[Case], dtype: str) -> None:
     agree(members, dtype, mesh="x=2, y=2")
 
 
-@pytest.mark.parametrize(("dtype", "options"), [("f32", {}), ("f64", {"mesh": "x=2, y=2"})])
+@sampled(2)
+@pytest.mark.parametrize(("dtype", "options"), [("f64", {"mesh": "x=2, y=2"}), ("f32", {})])
 def test_all_decompositions_do(dtype: str, options: dict[str, str]) -> None:
     members = [case for case in CASES if case.section == "decompositions" and dtype in case.types]
     agree(members, dtype, **options)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled, some
+from depth import deep, sampled, some
 
 import meshweave as mw
 
@@ -78,9 +78,8 @@ def test_block(batch: int) -> None:
     agree(step, given, values(batch, 5, 8), in_shardings=(layouts, "[dp, _, _]"))
 
 
-@pytest.mark.parametrize(
-    "layer", some([block, jax.checkpoint(block)], 2), ids=["kept", "computed_again"]
-)
+@deep
+@pytest.mark.parametrize("layer", [block, jax.checkpoint(block)], ids=["kept", "computed_again"])
 def test_scan_over_layers(layer: Any) -> None:
     def loss(stacked: Any, x: Any) -> Any:
         return jnp.mean(lax.scan(lambda h, p: (layer(p, h), None), x, stacked)[0] ** 2)
@@ -111,6 +110,7 @@ def test_language_model_with_dropout_and_adam(table: str) -> None:
     agree(step, values(11, 8), zero, zero, tokens, key, in_shardings=shardings)
 
 
+@sampled(2)
 @pytest.mark.parametrize(("mesh", "images"), [("x=2", "[x, _, _, _]"), ("x=3", "[_, _, _, x]")])
 def test_convolutions_and_pooling(mesh: str, images: str) -> None:
     def loss(p: Any, x: Any, labels: Any) -> Any:

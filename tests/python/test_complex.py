@@ -127,6 +127,7 @@ def test_promotion() -> None:
     check(lambda a, s: a * s, lambda a, s: a * np.complex64(s), Z, 2j)
 
 
+@sampled(2)
 @np.errstate(all="ignore")
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_functions_are_right_near_branch_points_and_far_out(dtype: str) -> None:

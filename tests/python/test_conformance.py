@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traced import BINARY, UNARY, mw, run_all
@@ -191,7 +191,7 @@ def programs(draw):
 
 
 @np.errstate(all="ignore")
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(programs())
 def test_random_calls_on_one_rank_and_on_four_with_any_layouts(drawn):
     arrays, layouts, cases = drawn

@@ -609,7 +609,8 @@ def test_places_that_are_counted_from_no_offset_of_the_rank_compile() -> None:
         pass
 
 
-@pytest.mark.parametrize(("mesh", "layout"), [(None, None), ("dp=2, tp=2", "[dp, _]")])
+@sampled(2)
+@pytest.mark.parametrize(("mesh", "layout"), [("dp=2, tp=2", "[dp, _]"), (None, None)])
 def test_the_arena_is_a_formula_of_the_bound(mesh: str | None, layout: str | None) -> None:
     """It is held against what programs with other bounds take, of which the formula has not been made."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.frontends.python import tree
@@ -64,6 +65,7 @@ def others(xp: Any, x: Any) -> Any:
     return xp.sort(y, axis=1), xp.cumulative_sum(y, axis=1), xp.concat([y, y], axis=1), y[:, 2:5]
 
 
+@sampled(2)
 @pytest.mark.parametrize("function", [rows, heads, places, turned, flat, others])
 @pytest.mark.parametrize(
     ("mesh", "layout"), [(None, None), ("x=2", "[x, _, _]"), ("x=3", "[_, x, _]")]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import ROOT, meshweave
+from depth import deep
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("prometheus_client")
@@ -267,6 +268,7 @@ def one_by_one(prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     return found
 
 
+@deep  # test_arrays.py has as many at once
 def test_two_hundred_at_once_on_ranks_of_which_one_is_killed(tmp_path: Path) -> None:
     """Half of them as streams, on the model of examples/generate, on two processes: none is lost or wrong."""
     pytest.importorskip("jax")

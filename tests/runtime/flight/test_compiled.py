@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from commands import meshweave, start
+from depth import sampled
 
 import meshweave as mw
 from meshweave.abi import StatusRow
@@ -66,6 +67,7 @@ def bundle(tmp_path_factory):
     return path
 
 
+@sampled(2)
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_command_that_is_ended_leaves_a_dump(bundle, tmp_path, number, status):
     folder = tmp_path / "flight"
