@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarks.operators.case import Case, Function, Split, added, both, dp
 
 FAMILY = "products"
@@ -68,7 +70,35 @@ GELU = {
 }
 INT8 = (f"f32[4,{WIDTH}]", f"i8[{HIDDEN},{WIDTH}]", f"f32[{HIDDEN}]+")
 
+
+def _experts(rows: int, depth: int, columns: int, count: int, by: tuple[int, ...] = ()) -> Case:
+    """Multiply rows, each by one of several matrices: `ids` says how many each has."""
+    arguments = (f"f32[{rows},{depth}]", f"f32[{count},{depth},{columns}]", f"i32[{rows}]<{count}")
+    if by:
+        arguments = (*arguments, f"f32[{rows},{columns}]")
+
+    def in_torch(torch: Any, x: Any, w: Any, ids: Any) -> Any:
+        ends = torch.bincount(ids, minlength=count).cumsum(0).int()
+        return torch.nn.functional.grouped_mm(x, w, offs=ends)
+
+    return Case(
+        FAMILY,
+        f"rows of {count} experts {arguments[0]} to {columns}"
+        f"{', gradient by ' + ', '.join('xw'[at] for at in by) if by else ''}",
+        arguments,
+        jax=lambda jax, x, w, ids: jax.lax.ragged_dot(
+            x, w, jax.numpy.bincount(ids, length=count).astype("int32")
+        ),
+        torch=in_torch,
+        gradient=by,
+        dp=dp(arguments, (1, 2), added(arguments[1]) if by else 0),
+        tp=None if by else Split((None, "[_, _, x]", None)),
+    )
+
+
 CASES = (
+    *(_experts(*sizes) for sizes in ((2, 512, 1024, 8), (512, 256, 512, 8), (1024, 128, 256, 32))),
+    _experts(512, 256, 512, 8, (0, 1)),
     *(_matmul("square", f"{k}[512,512]", f"{k}[512,512]") for k in ["f32", "f64", "bf16", "f16"]),
     _matmul("square", "i32[256,256]", "i32[256,256]"),
     _matmul("odd", "f32[127,129]", "f32[129,131]"),

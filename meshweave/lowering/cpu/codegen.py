@@ -251,7 +251,7 @@ def check_functions(module: ir.Module, calls: Collection[str], places: Mapping[s
     """
     ops = [view.operation for view in module.body.operations]
     own = {symbol_of(op) for op in ops if op.name == "llvm.func" and len(op.regions[0].blocks)}
-    known = {*own, *calls, *blas.SYMBOLS.values(), *lapack.symbols(), SHARE}
+    known = {*own, *calls, *blas.SYMBOLS.values(), *blas.VECTORS.values(), *lapack.symbols(), SHARE}
     for op in ops:
         if op.name != "mw.program":
             _check(op, known, places.get(symbol_of(op) or ""))

@@ -236,7 +236,8 @@ class Kernels:
         if (product := panels_of(nest)) is not None:
             return panels_text(name, unit, product)
         if (grouped := groups_of(nest)) is not None:
-            self.declared.add(blas.declaration(grouped.gemm.dtype))
+            dtype = grouped.gemm.dtype
+            self.declared |= {blas.declaration(dtype), blas.row_declaration(dtype)}
             return groups_text(name, unit, grouped)
         gemm = None if blocks_of(nest) is not None else blas.gemm_of(nest)
         if gemm is None:

@@ -20,6 +20,7 @@ from meshweave.lowering.writer import Value
 
 SYMBOLS = {"f32": "scipy_cblas_sgemm", "f64": "scipy_cblas_dgemm"}
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
+VECTORS = {"f32": "scipy_cblas_sgemv", "f64": "scipy_cblas_dgemv"}
 SMALLEST = 512  # multiplications below which loops are as fast as a call
 
 
@@ -190,6 +191,24 @@ def call(
     writer.add(f"func.call @{SYMBOLS[gemm.dtype]}({names}) : {signature(gemm.dtype)}")
 
 
+def call_row(writer: FunctionWriter, gemm: Gemm, place: Place) -> None:
+    """Call the library on one row, at `place`: it adds to what is there."""
+    around = [*gemm.outer, gemm.m]
+    a, b, c = (
+        _start(writer, access, gemm.dtype, around, place) for access in (gemm.a, gemm.b, gemm.c)
+    )
+    transposition, leading = _leading(gemm, gemm.b, gemm.k, gemm.n) or (0, 0)
+    plain = transposition == _PLAIN
+    sides = [_extent(writer, gemm, dim) for dim in (gemm.k, gemm.n)]
+    given = [writer.constant(n) for n in (_ROW_MAJOR, _TRANSPOSED if plain else _PLAIN)]
+    given += sides if plain else sides[::-1]
+    one, step = writer.constant(1.0, gemm.dtype), gemm.a.strides[gemm.k] if gemm.k >= 0 else 1
+    given += [one, b, writer.constant(leading), a, writer.constant(step), one, c]
+    given.append(writer.constant(1))
+    names = ", ".join(value.name for value in given)
+    writer.add(f"func.call @{VECTORS[gemm.dtype]}({names}) : {vector_signature(gemm.dtype)}")
+
+
 def _extent(writer: FunctionWriter, gemm: Gemm, dim: int) -> Value:
     """Return how many iterations of a loop there are, as an i32."""
     end = 1 if dim < 0 else writer.end(gemm.nest, dim)
@@ -222,6 +241,17 @@ def _beta(writer: FunctionWriter, gemm: Gemm, place: Place) -> Value:
 def declaration(dtype: str) -> str:
     """Return the declaration of the library's GEMM."""
     return f"func.func private @{SYMBOLS[dtype]}{signature(dtype).removesuffix(' -> ()')}\n"
+
+
+def row_declaration(dtype: str) -> str:
+    """Return the declaration of the library's product with one row."""
+    return f"func.func private @{VECTORS[dtype]}{vector_signature(dtype).removesuffix(' -> ()')}\n"
+
+
+def vector_signature(dtype: str) -> str:
+    """Return the type of the library's product of a matrix and a vector."""
+    numbers = ", ".join(["i32"] * 4)
+    return f"({numbers}, {dtype}, !llvm.ptr, i32, !llvm.ptr, i32, {dtype}, !llvm.ptr, i32) -> ()"
 
 
 def signature(dtype: str) -> str:

@@ -7,7 +7,8 @@ says which. In the program as written all rows meet all matrices, zeros where th
     c[g, k, n] = sum over m of (inside(g, m) ? a[m, k] : 0) * b[m, n]           depth: inside(g, m)
 
 For each iteration of the loops around, the condition is evaluated along the rows (the depth), and each run for which it
-holds is one GEMM. Zeros that are multiplied by what is no finite number are left out as well.
+holds is one GEMM, or a product with a vector where it is one row. Zeros that are multiplied by what is no finite number
+are left out as well.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from meshweave.lowering.cpu.products.blas import (
     SYMBOLS,
     Gemm,
     call,
+    call_row,
     candidates,
     class_order,
     starts_at_zero,
@@ -176,6 +178,14 @@ def _multiplication(
     def multiply(begin: Value, length: Value) -> None:
         there = list(place)
         there[along] = begin
-        call(writer, gemm, there, (along, writer.convert("arith.trunci", length, "i32")))
+
+        def run() -> None:
+            call(writer, gemm, there, (along, writer.convert("arith.trunci", length, "i32")))
+
+        if along == gemm.m:
+            one = writer.compare("eq", length, 1)
+            writer.if_(one, lambda: call_row(writer, gemm, there), run)
+        else:
+            run()
 
     return multiply
