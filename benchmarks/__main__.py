@@ -56,7 +56,24 @@ def main() -> None:
         nargs="+",
         default=(),
         metavar="FAMILY",
-        help="of operators: these families; of training: these models",
+        help="of operators: these families; of training: these models; of placement: these programs",
+    )
+    parser.add_argument(
+        "--predictions",
+        action="store_true",
+        help="of placement: predicted times beside measured ones",
+    )
+    parser.add_argument(
+        "--machine",
+        metavar="PROFILE.toml",
+        help="of placement: the machine, as meshweave doctor --profile writes it, or h100, h200",
+    )
+    parser.add_argument(
+        "--ranks",
+        nargs="+",
+        type=int,
+        default=(),
+        help="of placement: how many; default: 2 to 4096",
     )
     parser.add_argument("--json", metavar="OUT.json", help="of operators: all figures")
     parser.add_argument("--markdown", metavar="OUT.md", help="of operators: the tables of a page")

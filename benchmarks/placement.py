@@ -1,142 +1,94 @@
-"""Chosen plans beside those that people write: predicted and measured times, and what choosing takes.
+"""Chosen plans beside those that people write, predictions beside measured times, and what choosing takes.
 
-    python -m benchmarks placement [--repeat N]
+    python -m benchmarks placement [--predictions] [--only PROGRAM ..] [--machine PROFILE.toml] [--ranks N ..]
 
-The examples of the repository at larger sizes, on 2 and 4 ranks: with the layouts that the examples state (Megatron's),
-with rows over all ranks, with weights cut over all ranks too (as FSDP stores them), and chosen. All plans of a program
-run by turns, and the fastest run of each counts. The prediction of a written plan is the optimum with its arguments and
-results where they are said to lie. Then: how long dist-place takes for 1 to 48 layers, and for up to 65,536 ranks.
+Twelve programs (benchmarks/placing/programs.py). On 2 ranks all plans run, as they are written, beside the chosen one;
+on more they are predicted for the machine (by default the H100 that comes along), with what a plan leaves open placed
+at the optimum. With --predictions: predicted beside measured times on 1 and 2 ranks, for this machine, which is
+measured first unless --machine says what it takes. Without --only, also how long dist-place takes for 1 to 48 layers.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-
-import meshweave as mw
-from benchmarks.common import ROOT, milliseconds, show, table
+from benchmarks.common import milliseconds, show, table
+from benchmarks.placing import measured, predictions, simulated
+from benchmarks.placing.measured import Runner
+from benchmarks.placing.programs import BOTH, HERE, LARGE, Program, programs
 from benchmarks.transformer_text import Size, transformer
 from meshweave.dialects import context
 from meshweave.frontends.load import load_module
 from meshweave.ir.bindings import ir
 from meshweave.layout import Mesh
 from meshweave.pipeline import run_pipeline
+from meshweave.plan.placement.prices import MachinePrices
+from meshweave.see import profile
 from meshweave.transforms.base import set_mesh
 
-FREE: dict[str, Any] = {"layouts": "auto"}
+SLACK = 1.05  # of the best written plan: what a chosen one may take
 
 
-@dataclass(frozen=True)
-class Program:
-    """A function, its arguments, and plans by name: what `mw.jit` is told besides the mesh."""
-
-    name: str
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    plans: dict[str, dict[str, Any]] = field(default_factory=dict)
+def this_machine(file: str | None) -> tuple[MachinePrices, str]:
+    """What the machine takes that runs the programs, and how that is known."""
+    if file is not None:
+        return profile.read_prices(file), file
+    prices, about, _ = profile.measured()
+    return prices, about
 
 
-def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
-    """Two layers, as in examples/native/mlp.py."""
-    return mw.relu(x @ w1 + b1) @ w2 + b2
+def measured_rows(program: Program, machine: MachinePrices) -> list[tuple[str, str, float]]:
+    """(plan, mesh, seconds) of the chosen plan and of each written one, on two ranks by turns."""
+    values = program.drawn()
+    runners = {}
+    for name, plan in program.plans.items():
+        if plan.axes != BOTH:
+            text = measured.text_of(program, plan.mesh(2), plan)
+            runners[name, plan.mesh(2)] = Runner.of(text, values, machine, auto=False)
+    text = measured.text_of(program, "dp=2, tp=1", None)
+    runners["chosen", "dp=2, tp=1"] = Runner.of(text, values, machine, auto=True)
+    measured.measured(list(runners.values()))
+    for runner in runners.values():
+        runner.program.close()
+    return [(*key, runner.best) for key, runner in runners.items()]
 
 
-def attention(q: Any, k: Any, v: Any) -> Any:
-    """Attention, as in examples/native/attention.py."""
-    scores = mw.einsum("bhqd,bhkd->bhqk", q, k) / q.shape[-1] ** 0.5
-    return mw.softmax(scores) @ v
+def on_two_ranks(machine: MachinePrices, only: list[str]) -> None:
+    """Print measured plans."""
+    shown = table("on 2 ranks, measured: processor time of a rank, the least of turns by turns",
+                  "program", "plan", "mesh", "measured", "chosen over it")  # fmt: skip
+    for program in programs(HERE):
+        if only and program.name not in only:
+            continue
+        rows = measured_rows(program, machine)
+        own = rows[-1][2]
+        for name, mesh, seconds in rows:
+            over = "" if name == "chosen" else f"{own / seconds:.3f}"
+            shown.add_row(program.name, name, mesh, milliseconds(seconds), over)
+    show(shown)
 
 
-def programs() -> list[Program]:
-    """The programs with their plans."""
-    sys.path.insert(0, str(ROOT / "examples/native"))
-    import block as blocks  # the example
-
-    rng = np.random.default_rng(0)
-
-    def drawn(*shape: int) -> Any:
-        return 0.1 * rng.standard_normal(shape).astype(np.float32)
-
-    rows, every, whole = "[dp, _]", "[dp*tp, _]", "[_, _]"
-    layers = (drawn(1024, 512), drawn(512, 2048), drawn(2048), drawn(2048, 512), drawn(512))
-    heads = mw.P("dp", "tp", None, None)
-    batch = mw.P(("dp", "tp"), None, None, None)
-    parameters = [blocks.random_block(rng, 256) for _ in range(2)]
-    tokens = rng.integers(0, 1024, (8, 128)).astype(np.int32)
-    whole_block = blocks.Block(*["[_]"] * 4, *[whole] * 4)
-    cut_block = blocks.Block(*["[dp*tp]"] * 4, *[every] * 4)
-
-    def gpt2l(tokens: Any, words: Any, places: Any, given: Any) -> Any:
-        x = mw.take(words, tokens, axis=0) + places
-        for each in given:
-            x = blocks.apply(x, each)
-        return x @ words.T
-
-    def gpt(tokens: str, words: str, blocks_: Any, out: str) -> dict[str, Any]:
-        return {"in_layouts": (tokens, words, whole, [blocks_] * 2), "out_layouts": out}
-
-    return [
-        Program("mlp", mlp, layers, {
-            "Megatron": {"in_layouts": (rows, "[_, tp]", "[tp]", "[tp, _]", "[_]"), "out_layouts": rows},
-            "rows": {"in_layouts": (every, whole, "[_]", whole, "[_]"), "out_layouts": every},
-            "FSDP": {"in_layouts": (every, every, "[dp*tp]", every, "[dp*tp]"), "out_layouts": every},
-        }),
-        Program("attention", attention, tuple(drawn(4, 8, 256, 64) for _ in range(3)), {
-            "heads": {"in_layouts": heads, "out_layouts": heads},
-            "rows": {"in_layouts": batch, "out_layouts": batch},
-        }),
-        Program("gpt2l", gpt2l, (tokens, drawn(1024, 256), drawn(128, 256), parameters), {
-            "Megatron": gpt(rows, whole, blocks.LAYOUTS, "[dp, _, tp]"),
-            "rows": gpt(every, whole, whole_block, "[dp*tp, _, _]"),
-            "FSDP": gpt(every, every, cut_block, "[dp*tp, _, _]"),
-        }),
-    ]  # fmt: skip
-
-
-def predicted(program: Program, mesh: str, plan: dict[str, Any]) -> float:
-    """Seconds that are predicted with these layouts."""
-    placed = mw.jit(program.function, mesh=mesh, **{**plan, **FREE})
-    found = placed.lower(*program.arguments).report().placement
-    assert found is not None and found.gap == 0
-    return found.seconds
-
-
-def measured(program: Program, mesh: str, repeat: int) -> dict[str, float]:
-    """The fastest run of each plan, all by turns, with the arguments laid out before."""
-    plans = {**program.plans, "chosen": FREE}
-    made = {n: mw.jit(program.function, mesh=mesh, **plan) for n, plan in plans.items()}
-    runs = {}
-    for name, function in made.items():
-        compiled = function.lower(*program.arguments).compile()
-        leaves = _leaves(program.arguments)
-        arrays = [
-            mw.Array.from_numpy(np.asarray(v), mesh=mesh, layout=port.layout)
-            for v, port in zip(leaves, compiled.program.inputs)
-        ]
-        runs[name] = (compiled, arrays)
-    best = dict.fromkeys(runs, float("inf"))
-    for turn in range(repeat + 1):
-        for name, (compiled, arrays) in runs.items():
-            began = time.perf_counter()
-            compiled.call(arrays)
-            if turn:
-                best[name] = min(best[name], time.perf_counter() - began)
-    for compiled, _ in runs.values():
-        compiled.close()
-    return best
-
-
-def _leaves(arguments: Any) -> list[Any]:
-    if isinstance(arguments, tuple | list):
-        return [leaf for each in arguments for leaf in _leaves(each)]
-    return [arguments]
+def on_many_ranks(machine: MachinePrices, counts: list[int], only: list[str]) -> None:
+    """Print the chosen plan beside the best written one, by the model."""
+    shown = table(
+        "by the model", "program, ranks", "chosen on", "chosen", "receives", "gap",
+        "best written", "takes", "receives", "within 5 %",
+    )  # fmt: skip
+    for program in programs(LARGE):
+        if only and program.name not in only:
+            continue
+        for ranks in counts:
+            own, mesh, written = simulated.compared(program, ranks, machine)
+            name = min(written, key=lambda one: written[one].seconds)
+            other = written[name]
+            shown.add_row(
+                f"{program.name}, {ranks}", mesh, milliseconds(own.seconds), f"{own.nbytes / 1e6:,.1f} MB",
+                f"{own.gap:.2f}", name, milliseconds(other.seconds), f"{other.nbytes / 1e6:,.1f} MB",
+                "yes" if own.seconds <= SLACK * other.seconds else "no",
+            )  # fmt: skip
+    show(shown)
 
 
 def pass_seconds(text: str, mesh: str) -> tuple[float, float, float]:
@@ -155,17 +107,8 @@ def pass_seconds(text: str, mesh: str) -> tuple[float, float, float]:
     return found[0], min(found[1:]), gap
 
 
-def main(options: argparse.Namespace) -> None:
-    """Print the tables."""
-    shown = table("plans", "program, mesh", "plan", "predicted", "measured")
-    for program in programs():
-        for mesh in ("dp=2, tp=1", "dp=2, tp=2"):
-            seconds = measured(program, mesh, options.repeat)
-            for name, taken in seconds.items():
-                guess = predicted(program, mesh, program.plans.get(name, {}))
-                row = f"{program.name} ({mesh})"
-                shown.add_row(row, name, milliseconds(guess), milliseconds(taken))
-    show(shown)
+def layers_placed() -> None:
+    """Print how long the pass takes."""
     shown = table("dist-place, a transformer", "layers", "mesh", "first", "again", "gap")
     for layers in (1, 12, 48):
         text = transformer(Size(layers, batch=4, seq=128, width=256, heads=8, ffn=1024))
@@ -174,3 +117,18 @@ def main(options: argparse.Namespace) -> None:
             first, again, gap = pass_seconds(free, mesh)
             shown.add_row(f"{layers}", mesh, milliseconds(first), milliseconds(again), f"{gap}")
     show(shown)
+
+
+def main(options: argparse.Namespace) -> None:
+    """Print the tables."""
+    only = list(options.only)
+    if options.predictions:
+        predictions.main(*this_machine(options.machine), only)
+        return
+    counts = options.ranks or [2, 4, 64, 512, 4096]
+    if 2 in counts:
+        on_two_ranks(MachinePrices(), only)
+    if many := [ranks for ranks in counts if ranks != 2]:
+        on_many_ranks(profile.read_prices(options.machine or "h100", "nccl"), many, only)
+    if not only:
+        layers_placed()

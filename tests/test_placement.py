@@ -202,6 +202,17 @@ def test_a_machine_is_measured_written_and_read(
     assert other.profile.link == between.link and other.products == again.products
 
 
+@pytest.mark.parametrize("name", ["h100", "h200", "ethernet"])
+def test_machines_come_along_with_the_sources_of_their_figures(name: str) -> None:
+    prices = profile.read_prices(name)
+    assert prices != MachinePrices()
+    above = ""
+    for line in (profile.KNOWN / f"{name}.toml").read_text().splitlines():
+        if " = " in line and not line.startswith("#"):
+            assert ":" in line.partition("#")[2] or ":" in above or line.startswith("written")
+        above = line if line.startswith("#") else ""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

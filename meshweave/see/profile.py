@@ -39,7 +39,8 @@ from meshweave.see.budget import read_toml
 NUMBERS = ("iteration", "function", "kernel", "call", "copy_beta")
 TABLES = {"products": SIDES, "read": SIZES, "written": SIZES}
 LINK = ("launch", "alpha", "beta")
-ENGINES = ("local", "mpi")
+ENGINES = ("local", "mpi", "nccl")
+KNOWN = Path(__file__).with_name("machines")
 SECONDS = 0.1  # that each figure is measured for
 WIDTH, LONG = 256, 1 << 17  # of products; elements of a rank that its cache holds
 CHAIN = 32  # collectives of a program that follow one another
@@ -62,11 +63,13 @@ def prices_text(prices: MachinePrices, about: str, links: dict[str, Profile] | N
 
 
 def read_prices(path: str | Path, engine: str = "local") -> MachinePrices:
-    """Read a machine from a file. engine: whose links count; where a file has none of it, those that it has.
+    """Read a machine from a file, or one that comes along: h100, h200, ethernet.
 
+    engine: whose links count; where a file has none of it, those that it has.
     Raises UsageError, which names the file and the key, for what is none.
     """
-    given = read_toml(path)
+    along = KNOWN / f"{path}.toml"
+    given = read_toml(along if along.is_file() else path)
     known = ("machine", *ENGINES)
     for name, table in given.items():
         keys = (*NUMBERS, *LINK, *TABLES) if name in ("machine", *NUMBERS, *TABLES) else LINK
