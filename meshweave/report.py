@@ -237,10 +237,39 @@ class PlanChoice:
 
 
 @dataclass(frozen=True)
+class MemoryChoice:
+    """Hold what placement counts of the bytes of a rank, and what a bound on them costs.
+
+    limit: the bound; 0: none. nbytes: predicted; of these `resident` ones are of arguments and results.
+    free_seconds: what the program would take with no bound. again: seconds of what is computed again.
+    price: the seconds that a further byte saves, at most.
+    """
+
+    limit: int
+    nbytes: int
+    resident: int
+    free_seconds: float
+    price: float
+    again: float = 0.0
+
+    def line(self, seconds: float) -> str:
+        """Say it in a line. seconds: what the placement takes."""
+        bound = (
+            f"of {self.limit:,} bytes of a rank" if self.limit else "bytes of a rank, the fewest"
+        )
+        text = f"memory: {self.nbytes:,} {bound}, {self.resident:,} for arguments and results; "
+        cost = seconds + self.again - self.free_seconds
+        text += f"the bound costs {1e6 * cost:,.1f} us" if cost > 0 else "the bound costs nothing"
+        if self.again:
+            text += f", {1e6 * self.again:,.1f} us of it to compute values again"
+        return f"{text}; a MiB more saves about {1e6 * self.price * (1 << 20):,.1f} us"
+
+
+@dataclass(frozen=True)
 class Placement:
     """Hold what a program that was placed is predicted to take, how far from the optimum at most, and what decided it.
 
-    gap: as a share of the time; 0 is a proof, 1 no bound.
+    gap: as a share of the time; 0 is a proof, 1 no bound. memory: what a bound on bytes costs, if there is one.
     """
 
     mesh: str
@@ -248,6 +277,7 @@ class Placement:
     gap: float
     decisions: tuple[PortChoice, ...] = ()
     plans: tuple[PlanChoice, ...] = ()
+    memory: MemoryChoice | None = None
 
     def as_dict(self, nbytes: int) -> dict[str, Any]:
         """Return it for JSON. nbytes: what the busiest rank receives."""
@@ -257,6 +287,7 @@ class Placement:
             "predicted_seconds": self.seconds,
             "bytes": nbytes,
             "decisions": [vars(d) for d in self.decisions],
+            **({} if self.memory is None else {"memory": vars(self.memory)}),
             "plans": [{"seconds": p.seconds, "differs": list(p.differs)} for p in self.plans],
         }
 
@@ -276,7 +307,8 @@ class Placement:
         ]
         title = f"placement on ({self.mesh}): {1e6 * self.seconds:,.1f} us predicted, {proven}"
         plans = [(f"{1e6 * p.seconds:,.1f} us", "; ".join(p.differs)) for p in self.plans]
-        return [
+        memory = [] if self.memory is None else [self.memory.line(self.seconds)]
+        return memory + [
             _table(title, columns, found)
             for title, columns, found in (
                 (title, "of,lies in,else best in,costs more", rows),

@@ -350,3 +350,79 @@ def test_scores_between_arguments_are_looked_through() -> None:
 
 def softmax_product(q: Any, k: Any, v: Any) -> Any:
     return mw.softmax(q @ k.mT) @ v
+
+
+WIDE = np.ones((64, 512), np.float32), np.ones((512, 2048), np.float32)
+
+
+@pytest.mark.parametrize("mesh", ["dp=2, tp=2", "x=3"])
+@pytest.mark.parametrize("bound", [20_000_000, 3_800_000, 3_300_000])
+def test_layouts_are_chosen_within_a_bound_on_bytes(mesh: str, bound: int) -> None:
+    """A tighter bound takes longer; large weights come out sharded; what resides is counted exactly."""
+    x, w = WIDE
+    placed = mw.jit(product, mesh=mesh, layouts="auto", peak_bytes=bound)
+    free = mw.jit(product, mesh=mesh, layouts="auto")
+    for one in (placed, free):
+        np.testing.assert_allclose(np.asarray(one(x, w)), np.maximum(x @ w, 0) @ w.T, rtol=1e-4)
+    program, report = placed._last.program, placed._last.lowered.report().placement
+    assert program.peak_bytes <= bound and report is not None and report.memory is not None
+    held = program.peak_bytes - program.bundle.manifest.arena_bytes
+    assert report.memory.resident == held and report.memory.limit == bound
+    assert report.seconds >= free._last.lowered.report().placement.seconds
+    assert "memory: " in placed.explain() and "the bound costs" in placed.explain()
+    layout = str(program.inputs[1].layout)
+    assert bound > 5_000_000 or layout != "[_, _]"
+    placed.close()
+    free.close()
+
+
+def test_a_bound_that_nothing_fits_in_names_the_least_possible() -> None:
+    for bound, message in (
+        (100_000, r"peak_bytes = 100000 is infeasible: the least possible is [\d,]+ bytes"),
+        (1_180_000, r"arguments and results take [\d,]+ bytes .* least possible is .* in all"),
+    ):
+        placed = mw.jit(product, mesh="dp=2, tp=2", layouts="auto", peak_bytes=bound)
+        with pytest.raises(MeshweaveError, match=message) as caught:
+            placed(*WIDE)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_fewest_bytes_are_chosen_within_a_time() -> None:
+    taken = {}
+    for objective in ("time", "bytes", "bytes within 1"):
+        placed = mw.jit(product, mesh="dp=2, tp=2", layouts="auto", objective=objective)
+        np.asarray(placed(np.ones((1024, 512), np.float32), WIDE[1]))
+        taken[objective] = placed._last.program.peak_bytes
+        placed.close()
+    assert taken["bytes"] == taken["bytes within 1"] < taken["time"]
+    with pytest.raises(MeshweaveError, match="no placement takes at most 1e-12 s"):
+        mw.jit(product, mesh="x=2", layouts="auto", objective="bytes within 1e-12")(*WIDE)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"layouts": "auto", "objective": "speed"}, "objective='speed': \"time\""),
+        ({"layouts": "auto", "objective": "bytes within x"}, "objective='bytes within x'"),
+        ({"objective": "bytes"}, "objective='bytes' goes with layouts=\"auto\""),
+        ({"layouts": "auto", "peak_bytes": "many"}, "peak_bytes"),
+    ],
+)
+def test_what_is_no_goal_is_refused(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(MeshweaveError, match=re.escape(message)):
+        mw.jit(product, mesh="x=2", **said)
+
+
+def test_the_command_line_places_within_a_bound() -> None:
+    file = ROOT / "examples/mlp/mlp.mlir"
+    done = commands.meshweave("run", file, "--mesh", "auto=2", "--json")
+    taken = json.loads(done.out)["peak_bytes"]
+    tighter = f"{taken - 1}"
+    done = commands.meshweave(
+        "run", file, "--mesh", "auto=2", "--check", "--json", "--peak-bytes", tighter
+    )
+    said = json.loads(done.out) if not done.status else {"peak_bytes": 0}
+    assert done.status == 0 or "infeasible" in done.err
+    assert said["peak_bytes"] < taken
+    refused = commands.meshweave("run", file, "--mesh", "x=2", "--objective", "bytes")
+    assert refused.status == 2 and "--objective goes with --mesh auto=N" in refused.err

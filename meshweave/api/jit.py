@@ -23,7 +23,7 @@ from meshweave.api.lengths.call import LengthsCompiled
 from meshweave.api.lengths.dims import DimsOf, checked_dims, opened
 from meshweave.api.lengths.lowered import LengthsLowered, dims_of, lower_lengths
 from meshweave.api.lowered import Compiled, Lowered
-from meshweave.api.program import is_auto
+from meshweave.api.program import aim, budget_hints
 from meshweave.api.signature import (
     argument_paths,
     argument_structures,
@@ -96,6 +96,8 @@ def jit(
     verify: bool = True,
     layouts: str | None = None,
     ranks: int | None = None,
+    objective: str = "time",
+    peak_bytes: int | str | None = None,
 ) -> Jitted: ...
 @overload
 def jit(
@@ -114,6 +116,8 @@ def jit(
     verify: bool = True,
     layouts: str | None = None,
     ranks: int | None = None,
+    objective: str = "time",
+    peak_bytes: int | str | None = None,
 ) -> Callable[[Callable[..., Any]], Jitted]: ...
 def jit(
     function: Callable[..., Any] | None = None,
@@ -131,6 +135,8 @@ def jit(
     verify: bool = True,
     layouts: str | None = None,
     ranks: int | None = None,
+    objective: str = "time",
+    peak_bytes: int | str | None = None,
 ) -> Jitted | Callable[[Callable[..., Any]], Jitted]:
     """Compile a function of arrays for a mesh when it is called.
 
@@ -154,6 +160,10 @@ def jit(
                  least (`docs/placement.md`); None: propagation finds it. "auto" in in_layouts or out_layouts leaves one
                  open, whatever layout an Array has, and asks for this too.
     ranks:       for the mesh "auto".
+    objective:   what is least where layouts are chosen: predicted "time", the "bytes" of a rank, or "bytes within 2e-3"
+                 seconds of predicted time.
+    peak_bytes:  the bytes that a rank may take, "64MiB": where layouts are chosen arguments and results count too, else
+                 it is as `mw.hint(peak_bytes=..)` around all of the function.
 
     Arguments and results are pytrees (tuples, lists, dicts, None, namedtuples, dataclasses) of arrays: NumPy arrays,
     anything with `__array__`, Python scalars, or Arrays; results are Arrays. A program is compiled for each kind of
@@ -177,6 +187,7 @@ def jit(
         Jitted, mesh=mesh, in_layouts=in_layouts, out_layouts=out_layouts, engine=engine,
         static_argnames=static_argnames, static_argnums=static_argnums, donate=donate, dims=dims,
         timeout=timeout, flight=flight, verify=verify, layouts=layouts, ranks=ranks,
+        objective=objective, peak_bytes=peak_bytes,
     )  # fmt: skip
     return make if function is None else make(function)
 
@@ -211,6 +222,8 @@ class Jitted:
         verify: bool,
         layouts: str | None,
         ranks: int | None,
+        objective: str,
+        peak_bytes: int | str | None,
     ) -> None:
         if not callable(function):
             raise UsageError(f"jit: a function is needed, got {type(function).__name__}")
@@ -220,14 +233,18 @@ class Jitted:
             "mesh": mesh, "in_layouts": in_layouts, "out_layouts": out_layouts, "engine": engine,
             "static_argnames": static_argnames, "static_argnums": static_argnums, "donate": donate,
             "dims": dims, "timeout": timeout, "flight": flight, "verify": verify,
-            "layouts": layouts, "ranks": ranks,
+            "layouts": layouts, "ranks": ranks, "objective": objective, "peak_bytes": peak_bytes,
         }  # fmt: skip
         self._function, self.engine = function, engine
         self._timeout, self._flight, self._verify = timeout, flight, verify
         self.mesh = _mesh(mesh, ranks)
         self._in_layouts: object = in_layouts  # a layout, or a pytree of layouts
         self._out_layouts = out_layouts
-        self._auto = is_auto(layouts) or _leaves_open(in_layouts) or _leaves_open(out_layouts)
+        opened = _leaves_open(in_layouts) or _leaves_open(out_layouts)
+        opened = opened or self.mesh.ranks_to_arrange is not None
+        self._auto = aim("auto" if opened and layouts is None else layouts, objective)
+        self._peak_bytes = peak_bytes
+        budget_hints(peak_bytes)  # refused here, not by the first call
         self._signature = inspect.signature(function)
         self._names = tuple(self._signature.parameters)
         static = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
@@ -362,7 +379,7 @@ class Jitted:
 
     def _lengths(self, leaves: Sequence[object], structure: tree.Structure) -> Lowered:
         """Trace the function for arguments with `Dim`s."""
-        if self._auto or self.mesh.ranks_to_arrange is not None:
+        if self._auto:
             raise UsageError(
                 f"{self.__name__}: layouts are chosen for sizes that are known, and calls choose "
                 f"{', '.join(map(str, dims_of(leaves)))}: state the mesh and in_layouts",
@@ -557,7 +574,8 @@ class Jitted:
         return Lowered(
             *(self.__name__, program, program.specs, key.paths, self.mesh, self.engine),
             *(key.kernels, self._verify, partial(self._leaves, key)),
-            auto=self._auto or self.mesh.ranks_to_arrange is not None,
+            auto=self._auto,
+            peak_bytes=self._peak_bytes,
         )
 
     def _layouts(self, key: _Key, mesh: Mesh) -> list[Layout | None]:

@@ -66,10 +66,14 @@ class Lowered:
         kernels: Choice | None = None,
         verify: bool = True,
         leaves_of: Callable[[Sequence[Any], dict[str, Any]], list[Any]] = _unknown,
-        auto: bool = False,
+        auto: str = "",
+        peak_bytes: int | str | None = None,
     ) -> None:
-        """Hold all this. leaves_of: returns the leaves of the arguments of a call. auto: choose the layouts."""
-        self.leaves_of, self.auto = leaves_of, auto
+        """Hold all this.
+
+        leaves_of: returns the leaves of the arguments of a call. auto: what layouts are chosen for, "": they are not.
+        """
+        self.leaves_of, self.auto, self.peak_bytes = leaves_of, auto, peak_bytes
         self.name, self.program, self.specs, self.names = name, program, specs, names
         self.mesh, self.engine = mesh, engine_of(engine, mesh)
         self.kernels, self.verify = kernels, verify
@@ -129,6 +133,8 @@ class Lowered:
             verify=self.verify,
             names=self.names,
             layouts="auto" if self.auto else None,
+            objective=self.auto or "time",
+            peak_bytes=self.peak_bytes,
         )
         return api.Program(bundle, runs_on, name=self.name)
 
@@ -146,7 +152,10 @@ class Lowered:
 
     def report(self) -> Report:
         """Report what compiling decides: memory, slices, what became of each hint, kernels, collectives."""
-        from meshweave.api.program import reported  # here, for loading a program needs none
+        from meshweave.api.program import (  # here, for loading a program needs none
+            budget_hints,
+            reported,
+        )
 
         return reported(
             *(self.program.text, self.name, None, self.engine),
@@ -154,6 +163,7 @@ class Lowered:
             verify=self.verify,
             names=self.names,
             auto=self.auto,
+            hints=budget_hints(self.peak_bytes),
         )
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ program = meshweave.compile("block.mlir", mesh="dp=2, tp=2")
 
 import gc
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,13 +57,15 @@ def passes_with(
     kernels: Choice = ALL,
     passes: Sequence[str] = GLOBAL_PASSES,
     target: str = "cpu",
-    auto: bool = False,
+    auto: str = "",
     explain: bool = False,
     machine: "MachinePrices | None" = None,
+    share: float = 1.0,
 ) -> tuple[str, ...]:
     """Return the passes for a target, with the kernels that `kernels` disables and enables as options.
 
-    auto: layouts are placed at the optimum, not propagated. explain: note what other layouts would cost.
+    auto: what layouts are placed for, "time" or "bytes"; "": they are propagated. explain: note what other layouts
+    would cost. share: of what is alive between arguments and results, how much a bound on bytes leaves room for.
     machine: that placement predicts for; None: ranks as threads of one host.
     """
     if auto:
@@ -78,6 +81,13 @@ def passes_with(
         )
     }
     options["dist-place"] = ["explain=true"] if explain else []
+    objective, _, seconds = auto.partition(" within ")
+    if objective not in ("", "time"):
+        options["dist-place"].append(f"objective={objective}")
+    if seconds:
+        options["dist-place"].append(f"max-seconds={float(seconds)}")
+    if share != 1.0:
+        options["dist-place"].append(f"share={share}")
     if machine is not None:
         from meshweave.plan.placement.prices import machine_option
 
@@ -114,6 +124,7 @@ def compile(
     donate: Donations = (),
     layouts: str | None = None,
     peak_bytes: int | str | None = None,
+    objective: str = "time",
 ) -> "Program":
     """Compile a program for a mesh and load it.
 
@@ -135,6 +146,8 @@ def compile(
               gives each its strength, "preferred" (the default) or "required".
     layouts:  "auto": what the program does not say of layouts is chosen at the least predicted time; None: propagated.
     peak_bytes: the intermediate bytes that a rank may take, "64MiB": as `mw.hint(peak_bytes=..)` around all of it.
+              With layouts="auto" those of arguments and results count too, and layouts are chosen within the bound.
+    objective: what layouts="auto" minimises: predicted "time", the "bytes" of a rank, or "bytes within 2e-3" seconds.
     Raises MeshweaveError: the program, its mesh or its layouts are wrong, or too large for this machine. UsageError:
     the arguments are.
 
@@ -165,6 +178,7 @@ def compile(
         donate=donate,
         layouts=layouts,
         peak_bytes=peak_bytes,
+        objective=objective,
     )
     if progress is not None:
         progress("load")
@@ -191,6 +205,7 @@ def build(
     layouts: str | None = None,
     machine: "MachinePrices | None" = None,
     peak_bytes: int | str | None = None,
+    objective: str = "time",
 ) -> Bundle:
     """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
 
@@ -205,7 +220,9 @@ def build(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
     where, choice, goal = _mesh(mesh), as_choice(kernels), Goal.of(target, engine, chip)
-    given, auto = donated_numbers(donate), is_auto(layouts)
+    arranged = where is not None and where.ranks_to_arrange is not None
+    given = donated_numbers(donate)
+    auto = aim("auto" if arranged and layouts is None else layouts, objective)
     hints = budget_hints(peak_bytes)
     if progress is not None:
         progress("read")
@@ -249,7 +266,7 @@ def reported(
     verify: bool = True,
     donate: Mapping[int, str] = NONE_DONATED,
     names: Sequence[str] = (),
-    auto: bool = False,
+    auto: str = "",
     machine: "MachinePrices | None" = None,
     hints: Sequence[Hint] = (),
 ) -> Report:
@@ -315,7 +332,7 @@ def _built(
     here: bool,
     verify: bool,
     donate: Mapping[int, str],
-    auto: bool,
+    auto: str,
     machine: "MachinePrices | None",
     hints: Sequence[Hint],
 ) -> Bundle:
@@ -379,7 +396,7 @@ def lowered(
     later: bool = False,
     donate: Mapping[int, str] = NONE_DONATED,
     reasons: Sequence[str] | None = None,
-    auto: bool = False,
+    auto: str = "",
     machine: "MachinePrices | None" = None,
     hints: Sequence[Hint] = (),
 ) -> Iterator[tuple[Any, Any]]:
@@ -397,15 +414,14 @@ def lowered(
     from meshweave.lowering.stages import GLOBAL, lower, stage_of
     from meshweave.transforms.propagation.donate import mark_donated
     from meshweave.transforms.propagation.interface import forget_interfaces
+    from meshweave.transforms.propagation.within_bytes import best_within, is_bounded
     from meshweave.transforms.slicing.apply import hint_whole
 
     with _collector_paused(), lent_context(len(text) <= _SMALL) as ctx, ctx:
         module = load_module(text, ctx, name)
-        certify: Callable[[], Certificate] | None = None
-        found: tuple[Reason, ...] = ()
-        rows: tuple[OpRow, ...] = ()
         with ir.Location.unknown():
-            if stage_of(module) == GLOBAL:
+            is_whole = stage_of(module) == GLOBAL
+            if is_whole:
                 check_entry(module)
                 if donate:
                     mark_donated(module, donate)
@@ -416,19 +432,10 @@ def lowered(
                 named = _axis_names(module)
                 placed = _placed(module, mesh)
                 if placed.ranks_to_arrange is not None:
-                    placed, auto = _arranged(module, placed, named, machine), True
+                    auto = auto or "time"
+                    placed = _arranged(module, placed, named, machine, auto)
                 if here:
                     check_ranks(engine, placed)
-                target = Goal.of(engine=engine).target
-                chosen = passes_with(
-                    kernels,
-                    target=target,
-                    auto=auto,
-                    explain=reasons is not None,
-                    machine=machine,
-                )
-                passes = ("hint-strip", *chosen) if strip else chosen
-                certify, found, rows = _cut(module, passes, progress, verify, reasons)
             else:
                 _check_mesh(module, mesh)
                 if hints:
@@ -436,20 +443,42 @@ def lowered(
                     raise UsageError(
                         f"{name}: {told}: this is one rank's program already: hints are for whole programs"
                     )
-            certificate = UNCHECKED
-            if certify is not None and not later:
-                progress("verify")
-                certificate = certify()
-            progress("lower")
-            try:
-                program = lower(module, engine, kernels.disabled, verify, later)
-            except MeshweaveError:
-                if certify is not None and later:
-                    certify()  # a wrong program may be why it cannot be lowered
-                raise
-            program.certificate, program.certify = certificate, certify if later else None
-            program.reasons, program.whole = found, rows
-            check_budgets(module, program)
+
+            def made(on: "ir.Module", share: float = 1.0) -> Any:
+                certify: Callable[[], Certificate] | None = None
+                found: tuple[Reason, ...] = ()
+                rows: tuple[OpRow, ...] = ()
+                if is_whole:
+                    chosen = passes_with(
+                        kernels,
+                        target=Goal.of(engine=engine).target,
+                        auto=auto,
+                        explain=reasons is not None,
+                        machine=machine,
+                        share=share,
+                    )
+                    passes = ("hint-strip", *chosen) if strip else chosen
+                    certify, found, rows = _cut(on, passes, progress, verify, reasons)
+                certificate = UNCHECKED
+                if certify is not None and not later:
+                    progress("verify")
+                    certificate = certify()
+                progress("lower")
+                try:
+                    program = lower(on, engine, kernels.disabled, verify, later)
+                except MeshweaveError:
+                    if certify is not None and later:
+                        certify()  # a wrong program may be why it cannot be lowered
+                    raise
+                program.certificate, program.certify = certificate, certify if later else None
+                program.reasons, program.whole = found, rows
+                check_budgets(on, program)
+                return program
+
+            if is_whole and auto == "time" and not strip and is_bounded(module):
+                module, program = best_within(module, made, machine)
+            else:
+                program = made(module)
             yield module, program
 
 
@@ -458,11 +487,28 @@ def budget_hints(peak_bytes: int | str | None) -> tuple[Hint, ...]:
     return () if peak_bytes is None else (Hint.make("peak_bytes", peak_bytes),)
 
 
-def is_auto(layouts: str | None) -> bool:
-    """Tell what an argument `layouts` asks for. Raises UsageError if it is neither None nor "auto"."""
+def aim(layouts: str | None, objective: str = "time") -> str:
+    """Return what layouts are chosen for, as `layouts` and `objective` ask; "": they are not chosen.
+
+    Raises UsageError if `layouts` is neither None nor "auto", or the objective is none.
+    """
     if layouts not in (None, "auto"):
         raise UsageError(f'layouts={layouts!r:.40}: "auto" or None is right')
-    return layouts == "auto"
+    name, within, seconds = objective.partition(" within ")
+    if name not in ("time", "bytes") or (within and (name == "time" or not _is_positive(seconds))):
+        raise UsageError(
+            f'objective={objective!r:.60}: "time", "bytes" or "bytes within SECONDS" is right'
+        )
+    if layouts is None and objective != "time":
+        raise UsageError(f'objective={objective!r:.60} goes with layouts="auto"')
+    return objective if layouts == "auto" else ""
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def _axis_names(module: "ir.Module") -> tuple[str, ...]:
@@ -474,13 +520,18 @@ def _axis_names(module: "ir.Module") -> tuple[str, ...]:
 
 
 def _arranged(
-    module: "ir.Module", mesh: Mesh, names: Sequence[str], machine: "MachinePrices | None"
+    module: "ir.Module",
+    mesh: Mesh,
+    names: Sequence[str],
+    machine: "MachinePrices | None",
+    objective: str,
 ) -> Mesh:
     """Give a module whose ranks are to be arranged the mesh on which it takes the least predicted time."""
     from meshweave.plan.placement.prices import MachinePrices
-    from meshweave.transforms.propagation.place import arrange_ranks
+    from meshweave.transforms.propagation.place import PlacementGoal, arrange_ranks
 
-    chosen = arrange_ranks(module, mesh, machine or MachinePrices(), names)
+    goal = replace(PlacementGoal.parse(objective), share=0.0)  # what fits is found out behind it
+    chosen = arrange_ranks(module, mesh, machine or MachinePrices(), names, goal)
     _verified(module)
     return chosen
 

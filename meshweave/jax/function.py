@@ -58,6 +58,7 @@ def jit(
     verify: bool = True,
     layouts: str | None = None,
     peak_bytes: int | str | None = None,
+    objective: str = "time",
 ) -> JaxFunction: ...
 @overload
 def jit(
@@ -76,6 +77,7 @@ def jit(
     verify: bool = True,
     layouts: str | None = None,
     peak_bytes: int | str | None = None,
+    objective: str = "time",
 ) -> Callable[[Callable[..., PyTree]], JaxFunction]: ...
 def jit(
     fn: Callable[..., PyTree] | None = None,
@@ -93,6 +95,7 @@ def jit(
     verify: bool = True,
     layouts: str | None = None,
     peak_bytes: int | str | None = None,
+    objective: str = "time",
 ) -> JaxFunction | Callable[[Callable[..., PyTree]], JaxFunction]:
     """Compile a JAX function when it is called, once for each kind of call; JAX traces it, and runs nothing of it.
 
@@ -109,7 +112,8 @@ def jit(
     results:       "mw" gives Arrays, which stay on the ranks and which jax.numpy takes; "jax" gives `jax.Array`s, over
                    the devices of `mesh` where that is one of JAX's with devices, else put together on the default one.
     peak_bytes:    the intermediate bytes that a rank may take, "64MiB": as `mw.hint(peak_bytes=..)` around all of it.
-    engine, timeout (in seconds), verify, layouts: as in `meshweave.compile`. `mw.kernels(...)` around a call chooses
+    engine, timeout (in seconds), verify, layouts, objective: as in `meshweave.compile`. `mw.kernels(...)` around a call
+    chooses
     kernels.
 
     A kind of call is: the structure of the arguments, shapes, dtypes, whether they are weakly typed, where Arrays and
@@ -131,6 +135,7 @@ def jit(
         JaxFunction, mesh=mesh, in_shardings=in_shardings, out_shardings=out_shardings,
         donate=(donate_argnums, donate_argnames), static=(static_argnums, static_argnames),
         results=results, engine=engine, timeout=timeout, verify=verify, layouts=layouts, peak_bytes=peak_bytes,
+        objective=objective,
     )  # fmt: skip
     return make if fn is None else make(fn)
 
@@ -162,6 +167,7 @@ class JaxFunction:
         verify: bool,
         layouts: str | None,
         peak_bytes: int | str | None,
+        objective: str,
     ) -> None:
         if not callable(fn):
             raise UsageError(f"jax.jit: a function is needed, got {type(fn).__name__}")
@@ -170,7 +176,7 @@ class JaxFunction:
         self._function, self._mesh, self._results = fn, mesh, results
         self._in, self._out = in_shardings, out_shardings
         self._engine, self._timeout, self._verify = engine, timeout, verify
-        self._layouts, self._peak_bytes = layouts, peak_bytes
+        self._layouts, self._peak_bytes, self._objective = layouts, peak_bytes, objective
         self._static, self._donated = chosen(fn, "static", *static), chosen(fn, "donate", *donate)
         self._signature = signature_of(fn)
         self._holds_numbers = False  # programs are for the values of Python numbers
@@ -279,7 +285,7 @@ class JaxFunction:
                 out_shardings=None if self._out is None else (self._out, None),
                 donate=self._donated, static=self._static, results=self._results,
                 engine=self._engine, timeout=self._timeout, verify=self._verify,
-                layouts=self._layouts, peak_bytes=self._peak_bytes,
+                layouts=self._layouts, peak_bytes=self._peak_bytes, objective=self._objective,
             )  # fmt: skip
             found._signature = self._signature
         return found
@@ -327,7 +333,7 @@ class JaxFunction:
             Wanted(tuple(shardings), mesh=self._mesh, peak_bytes=self._peak_bytes),
         )
         options = (self._engine, self._timeout, self._verify, began)
-        make = partial(JaxProgram, layouts=self._layouts)
+        make = partial(JaxProgram, layouts=self._layouts, objective=self._objective)
         made: JaxProgram = _ours(make, jax, traced, *options)
         self._foreign_programs.append(made)
         return made
@@ -376,7 +382,7 @@ class JaxFunction:
         )
         traced = _ours(trace, jax, rest.bound(self._function), args, kwargs, wanted)
         options = (self._engine, self._timeout, self._verify, began)
-        make = partial(JaxProgram, layouts=self._layouts)
+        make = partial(JaxProgram, layouts=self._layouts, objective=self._objective)
         made: JaxProgram = _ours(make, jax, traced, *options)
         self._misses += 1
         _LOG.info("%s compiled in %.0f ms", self.__name__, 1000 * (time.perf_counter() - began))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ def from_jax(
     verify: bool = True,
     layouts: str | None = None,
     peak_bytes: int | str | None = None,
+    objective: str = "time",
     **kwargs: PyTree,
 ) -> JaxProgram:
     """Compile a JAX function for arguments like `args` and `kwargs`. JAX traces it, but runs nothing of it.
@@ -64,8 +65,9 @@ def from_jax(
     mesh:         the devices: a Mesh, its text, or JAX's. The devices need not exist: JAX sees an abstract mesh. None
                   takes the mesh of the shardings, or of `jax.set_mesh`, or one rank.
     peak_bytes:   the intermediate bytes that a rank may take, "64MiB": as `mw.hint(peak_bytes=..)` around all of it.
-    engine, timeout (in seconds), verify, layouts: as in `meshweave.compile`. `mw.kernels(...)` around this call chooses
-    kernels.
+                  With layouts="auto" those of arguments and results count too.
+    engine, timeout (in seconds), verify, layouts, objective: as in `meshweave.compile`. `mw.kernels(...)` around this
+                  call chooses kernels.
     Raises UsageError when jax is not installed or the arguments are wrong, and one CompileError that lists all that is
     not supported.
 
@@ -88,7 +90,8 @@ def from_jax(
         return trace(jax, fn, args, kwargs, Wanted(in_shardings, mesh=mesh, peak_bytes=peak_bytes))
 
     if not dims:
-        return JaxProgram(jax, traced({}), engine, timeout, verify, began, layouts=layouts)
+        make = partial(JaxProgram, layouts=layouts, objective=objective)
+        return make(jax, traced({}), engine, timeout, verify, began)
     if layouts is not None:
         raise UsageError(f"from_jax: layouts={layouts!r}: sizes that calls choose cannot be placed")
     made = one_of_all(leaves, dims, traced, lambda one: one.text)
@@ -124,6 +127,7 @@ class JaxProgram:
         began: float,
         lengths: Lengths | None = None,
         layouts: str | None = None,
+        objective: str = "time",
     ) -> None:
         engine = engine_of(engine, traced.mesh) if traced.mesh is not None else engine
         runs_on = engine_named(engine, timeout=timeout)
@@ -140,6 +144,7 @@ class JaxProgram:
             here=True,
             verify=verify,
             layouts=layouts,
+            objective=objective,
         )
         self.program = api.Program(bundle, runs_on, name=traced.name)
         self.mesh = self.program.mesh
@@ -147,7 +152,7 @@ class JaxProgram:
         names = [leaf.name for leaf in kept]
         program = TracedProgram(traced.text, structure, captured=traced.captured)
         described = (traced.name, program, specs, names, self.mesh, engine, kernels, verify)
-        lowered = Lowered(*described, auto=layouts is not None)
+        lowered = Lowered(*described, auto=api.aim(layouts, objective))
         seconds = time.perf_counter() - began
         self._shapes: list[Sequence[int | Dim]] = [leaf.shape for leaf in kept]
         self._layouts = [Layout.parse(port.layout) for port in self.program.inputs[: len(kept)]]

@@ -15,6 +15,7 @@ from meshweave.lowering.host.program import LoweredProgram
 from meshweave.report import (
     KernelRow,
     LedgerRow,
+    MemoryChoice,
     Placement,
     PlanChoice,
     PortChoice,
@@ -87,6 +88,16 @@ def _placement(module: ir.Module) -> Placement | None:
         tuple(
             [PlanChoice(p["seconds"].value, tuple([d.value for d in p["differs"]])) for p in plans]
         ),
+        _memory({name: attr.value for name, attr in said.items() if hasattr(attr, "value")}),
+    )
+
+
+def _memory(said: dict[str, float]) -> MemoryChoice | None:
+    if "free_seconds" not in said:
+        return None
+    return MemoryChoice(
+        *(int(said["limit"]), int(said["nbytes"]), int(said["resident"])),
+        *(said["free_seconds"], said["price"], said.get("again", 0.0)),
     )
 
 

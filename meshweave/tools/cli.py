@@ -193,7 +193,14 @@ def _add_program(command: argparse.ArgumentParser) -> None:
     add(
         "--peak-bytes",
         metavar="BYTES",
-        help="the bytes that a rank may take between arguments and results, 512MiB: slices, or values computed again",
+        help="the bytes that a rank may take between arguments and results, 512MiB: slices, or values computed again; "
+        "with --mesh auto=N those of arguments and results count too",
+    )
+    add(
+        "--objective",
+        default="time",
+        metavar="WHAT",
+        help='what --mesh auto=N minimises: predicted "time" (default), "bytes" of a rank, "bytes within SECONDS"',
     )
     add(
         "--no-verify",

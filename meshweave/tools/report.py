@@ -15,6 +15,7 @@ from meshweave.tools.run import (
     ProgramFile,
     StageDisplay,
     ended_by_signals,
+    read_aim,
     read_goal,
     read_hints,
     read_machine,
@@ -47,6 +48,7 @@ def _report(
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
     made = lowered(
         *where, strip=strip, verify=options.verify, machine=read_machine(options),
+        auto=read_aim(options),
         hints=read_hints(options),
     )  # fmt: skip
     with made as (module, program):

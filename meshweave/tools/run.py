@@ -22,6 +22,7 @@ from meshweave.api.program import (
     STAGES,
     Program,
     Progress,
+    aim,
     budget_hints,
     build,
     finished,
@@ -147,7 +148,11 @@ def _check_gpu(options: argparse.Namespace) -> None:
 def _lowered(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Any:
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
     return lowered(
-        *where, verify=options.verify, machine=read_machine(options), hints=read_hints(options)
+        *where,
+        verify=options.verify,
+        machine=read_machine(options),
+        hints=read_hints(options),
+        auto=read_aim(options),
     )
 
 
@@ -228,6 +233,7 @@ def _bundle(
         verify=options.verify,
         machine=read_machine(options),
         peak_bytes=next((hint.value for hint in read_hints(options)), None),
+        objective=read_objective(options),
     )
 
 
@@ -253,6 +259,24 @@ def read_machine(options: argparse.Namespace) -> MachinePrices | None:
     if not _arranges(options):
         raise UsageError("--profile goes with --mesh auto=N: nothing else is chosen by predictions")
     return read_prices(options.profile)
+
+
+def read_objective(options: argparse.Namespace) -> str:
+    """Return what `--mesh auto=N` minimises. Raises UsageError for what is no objective, or chooses nothing."""
+    if options.objective != "time" and not _arranges(options):
+        raise UsageError(
+            "--objective goes with --mesh auto=N: nothing else is chosen by predictions"
+        )
+    try:
+        return aim("auto", options.objective)
+    except UsageError as error:
+        raise UsageError(f"--objective: {error.message.partition(': ')[2]}") from None
+
+
+def read_aim(options: argparse.Namespace) -> str:
+    """Return what layouts are chosen for, "" where none are."""
+    objective = read_objective(options)
+    return objective if _arranges(options) else ""
 
 
 def read_mesh(options: argparse.Namespace) -> Mesh | None:

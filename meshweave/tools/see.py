@@ -20,6 +20,7 @@ from meshweave.tools.run import (
     StageDisplay,
     ended_by_signals,
     open_program,
+    read_aim,
     read_goal,
     read_hints,
     read_machine,
@@ -52,7 +53,8 @@ def reasoned(source: ProgramFile, options: argparse.Namespace, progress: Progres
         return report_of_bundle(source.bundle)
     where = (source.text, source.name, read_mesh(options), read_goal(options).engine, progress)
     made = lowered(
-        *where, verify=options.verify, reasons=(), machine=read_machine(options), hints=read_hints(options)
+        *where, verify=options.verify, reasons=(), machine=read_machine(options), hints=read_hints(options),
+        auto=read_aim(options),
     )  # fmt: skip
     with made as (module, program):
         from meshweave.lowering.report import report_of
@@ -105,7 +107,8 @@ def _page(source: ProgramFile, options: argparse.Namespace, progress: Progress) 
     engine = read_goal(options).engine
     where = (source.text, source.name, read_mesh(options), engine, progress)
     made = lowered(
-        *where, verify=options.verify, reasons=(), machine=read_machine(options), hints=read_hints(options)
+        *where, verify=options.verify, reasons=(), machine=read_machine(options), hints=read_hints(options),
+        auto=read_aim(options),
     )  # fmt: skip
     with made as (module, program):
         report = report_of(module, program, read_goal(options).chip)

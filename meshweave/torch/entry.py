@@ -46,6 +46,7 @@ def from_torch(
     verify: bool = True,
     layouts: str | None = None,
     peak_bytes: int | str | None = None,
+    objective: str = "time",
 ) -> TorchProgram:
     """Compile a PyTorch module, or a whole step of training, for a mesh.
 
@@ -66,7 +67,8 @@ def from_torch(
     timeout:    seconds without progress after which a call ends with RankError; None: 60 while a rank
                 waits for another, and no limit while all compute.
     verify:     check the program of one rank against the whole program (`docs/verify.md`): a wrong one is refused.
-    layouts:    "auto": what is not said is chosen at the least predicted time (`docs/placement.md`).
+    layouts:    "auto": what is not said is chosen at the least predicted time (`docs/placement.md`); `peak_bytes` is of
+                arguments, parameters and results too then. objective: as in `meshweave.compile`.
     peak_bytes: the intermediate bytes that a rank may take, "64MiB": as `mw.hint(peak_bytes=..)` around all of it.
     `mw.kernels(...)` around this call, or torch's `sdpa_kernel(SDPBackend.MATH)`, chooses the fast paths.
     Raises UsageError for wrong arguments, LayoutError for layouts that do not fit, CompileError for what the program
@@ -113,7 +115,7 @@ def from_torch(
     if not dims:
         exported, text, where = at_sizes({})
         described = (exported, text, kind, where, engine, timeout, verify, chosen)
-        return TorchProgram(*described, layouts=layouts)
+        return TorchProgram(*described, layouts=layouts, objective=objective)
     if layouts is not None:
         raise UsageError(
             f"from_torch: layouts={layouts!r}: sizes that calls choose cannot be placed"

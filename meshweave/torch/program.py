@@ -44,12 +44,14 @@ class TorchProgram:
         verify: bool,
         kernels: Choice | None = None,
         layouts: str | None = None,
+        objective: str = "time",
     ) -> None:
         began = time.perf_counter()
         engine = engine_of(engine, mesh)
         runs_on = engine_named(engine, timeout=timeout)
         self.text, self.name = text, name
         self.kernels, self.verify, self.layouts = kernels, verify, layouts
+        self.objective = objective
         bundle = api.build(
             text,
             engine=engine,
@@ -58,6 +60,7 @@ class TorchProgram:
             here=True,
             verify=verify,
             layouts=layouts,
+            objective=objective,
         )
         self.program = api.Program(bundle, runs_on, name=name)
         self.mesh = mesh if mesh.ranks_to_arrange is None else self.program.mesh
@@ -241,7 +244,7 @@ class TorchProgram:
         kernels = as_choice(self.kernels)
         made = api.lowered(
             *(self.text, self.name, None, self._engine), kernels=kernels, verify=self.verify,
-            auto=self.layouts is not None,
+            auto=api.aim(self.layouts, self.objective),
         )  # fmt: skip
         with made as (module, _):
             return read_ledger(module).rows()
@@ -256,7 +259,7 @@ class TorchProgram:
             kernels=as_choice(self.kernels),
             verify=self.verify,
             names=self._exported.names,
-            auto=self.layouts is not None,
+            auto=api.aim(self.layouts, self.objective),
         )
         return explanation(title, names, self.program, decided, self.seconds["compile"])
 

@@ -53,3 +53,22 @@ func.func @ranks(%a: tensor<6000x512xf32>) -> tensor<6000x512xf32> {
   %0 = linalg.exp ins(%a : tensor<6000x512xf32>) outs(%e : tensor<6000x512xf32>) -> tensor<6000x512xf32>
   return %0 : tensor<6000x512xf32>
 }
+
+// -----
+
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+
+// The program says how many bytes a rank has, 9,000,000: not enough for all of the weight, 8,388,608 bytes, beside the rest. Half of it
+// lies on each rank.
+// CHECK: #[[HALF:.*]] = #dist.layout<"[_, x]">
+// CHECK: dist.placement = {{{.*}}limit = 9.000000e+06
+// CHECK-LABEL: func.func @main
+// CHECK-SAME: %{{.*}}: tensor<512x1024xf32>
+// CHECK-SAME: %{{.*}}: tensor<1024x2048xf32> {dist.layout = #[[HALF]]}
+func.func @main(%a: tensor<512x1024xf32>, %w: tensor<1024x2048xf32>) -> tensor<512x2048xf32> attributes {hint.hints = {peak_bytes = "9000000"}} {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<512x2048xf32>
+  %z = linalg.fill ins(%zero : f32) outs(%e : tensor<512x2048xf32>) -> tensor<512x2048xf32>
+  %0 = linalg.matmul ins(%a, %w : tensor<512x1024xf32>, tensor<1024x2048xf32>) outs(%z : tensor<512x2048xf32>) -> tensor<512x2048xf32>
+  return %0 : tensor<512x2048xf32>
+}

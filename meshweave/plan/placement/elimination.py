@@ -222,7 +222,7 @@ def _open(sizes: Sequence[int], terms: Sequence[CostTerm]) -> list[CostTerm]:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _Follower:
     """Tell how a variable follows from those of a scope: it has the choice for which the terms cost least."""
 
     variable: int
@@ -243,7 +243,7 @@ class _Elimination:
     def __init__(self, sizes: Sequence[int], terms: Sequence[CostTerm], most: int) -> None:
         self.sizes, self.terms, self.most = sizes, terms, most
         self.split, self.made = False, len(terms)
-        self.steps: list[_Step] = []
+        self.steps: list[_Follower] = []
         self.open = _open(sizes, terms)
         self.buckets: dict[int, CostTerm] = dict(enumerate(self.open))
         self.of: list[dict[int, None]] = [{} for _ in sizes]
@@ -306,7 +306,7 @@ class _Elimination:
             for u in term.variables:
                 del self.of[u][number]
         parts = self._parts(v, mine, entries)
-        self.steps.append(_Step(v, tuple(parts[0] if parts else ())))
+        self.steps.append(_Follower(v, tuple(parts[0] if parts else ())))
         constant = 0.0
         for part in parts:
             best, scope = self._least(v, part)

@@ -118,14 +118,19 @@ class PlacementProblem:
         found = minimise(self.sizes, [*self.terms, *terms])
         return found if all(r.every for r in self.rules.values()) else replace(found, bound=0.0)
 
-    def otherwise(self, value: int, choices: Choices) -> Choices | None:
-        """Return the best choices in which a value has another layout than in these; None where it has no other."""
+    def otherwise(
+        self, value: int, choices: Choices, terms: Sequence[CostTerm] = ()
+    ) -> Choices | None:
+        """Return the best choices in which a value has another layout than in these; None where it has no other.
+
+        terms: what to count besides.
+        """
         v = self.variable(value)
         if self.sizes[v] == 1:
             return None
         forbidden = np.zeros(self.sizes[v])
         forbidden[choices.picks[v]] = FORBIDDEN
-        found = self.solve([CostTerm((v,), forbidden)])
+        found = self.solve([*terms, CostTerm((v,), forbidden)])
         return None if found.cost >= FORBIDDEN else found
 
     def layout(self, value: int, choices: Choices) -> Layout:

@@ -2,7 +2,7 @@
 
 before:  func @main(%x, %w1, %w2)                            nothing is said, or a part
 after:   each op has `dist.layouts`, arguments and results have `dist.layout`, as dist-propagate writes them; the module
-         has `dist.placement`: predicted seconds, and how far at most from the optimum
+         has `dist.placement`: predicted seconds, and how far at most from the optimum; with a bound on bytes, the bytes
 
 It takes the place of dist-propagate: what was said of arguments, results and constraints is kept, and all else is
 chosen so that computing and moving together take the least predicted time (plan/placement). For a mesh of which only
@@ -10,15 +10,22 @@ the number of ranks is said, `auto=4`, the axes are chosen too: one, or two whos
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import ceil, inf, prod
 from typing import ClassVar
 
 from meshweave.dialects.dist import TAKES
+from meshweave.dialects.hint import hints_in
+from meshweave.errors import PlanError
+from meshweave.hints.keys import Hint
+from meshweave.hints.ledger import StatedHint
 from meshweave.ir.bindings import ir
+from meshweave.ir.locations import location_text
 from meshweave.ir.trips import trips
 from meshweave.layout.mesh import Axis, Mesh
-from meshweave.plan.placement.elimination import Choices
+from meshweave.plan.placement.bounded import Bounded, OverLimit, fewest, within
+from meshweave.plan.placement.elimination import Choices, cost_of
+from meshweave.plan.placement.memory import MemoryLoad
 from meshweave.plan.placement.place import Edges, PlacementProblem, Times, Works
 from meshweave.plan.placement.prices import MachinePrices, machine_of
 from meshweave.plan.propagation.arrange import arrange
@@ -36,10 +43,12 @@ from meshweave.transforms.base import (
 )
 from meshweave.transforms.propagation.graph import Built, build
 from meshweave.transforms.propagation.interface import beyond_blocks, open_interfaces
+from meshweave.transforms.propagation.live import live_program
 from meshweave.transforms.propagation.outline_repeats import OutlineRepeats
 from meshweave.transforms.propagation.propagate import LayoutWriter
 from meshweave.transforms.propagation.rules import item_bytes
 from meshweave.transforms.propagation.works import op_works
+from meshweave.transforms.slicing.ledger import WHOLE, WHOLE_REGION, read_ledger, write_ledger
 
 PLACEMENT = "dist.placement"
 """The attribute of the module that says how it was placed."""
@@ -51,6 +60,10 @@ UNKNOWN_TRIPS = 8.0  # rounds of a loop that ends when its body says so
 class Place(Pass):
     """Give every value the layout, and every op the run, that make the predicted time least.
 
+    objective: "time", or the "bytes" of a rank, within max_seconds of predicted time.
+    peak_bytes: a bound on the bytes of a rank, of arguments and results too; 0: what `peak_bytes` around all of the
+    program says, which then bounds what arguments and results leave for values in between.
+    share: of the bytes between arguments and results that the bound is to leave room for.
     explain: note in `dist.placement` what other layouts of arguments and results would cost, and the next best plans.
     machine: seconds of a multiply-add, a byte copied, a collective, a message, and a byte received.
     """
@@ -58,6 +71,17 @@ class Place(Pass):
     name: ClassVar[str] = "dist-place"
     explain: bool = False
     machine: tuple[float, ...] = ()
+    objective: str = "time"
+    max_seconds: float = 0.0
+    peak_bytes: int = 0
+    share: float = 1.0
+
+    @property
+    def goal(self) -> "PlacementGoal":
+        """Return what is minimised, within which bound."""
+        within = f" within {self.max_seconds}" if self.max_seconds else ""
+        goal = PlacementGoal.parse(f"{self.objective}{within}")
+        return replace(goal, limit=self.peak_bytes, share=self.share)
 
     @property
     def prices(self) -> MachinePrices:
@@ -69,13 +93,14 @@ class Place(Pass):
         if mesh is None:
             return
         if mesh.ranks_to_arrange is not None:
-            mesh = arrange_ranks(module, mesh, self.prices)
+            mesh = arrange_ranks(module, mesh, self.prices, goal=self.goal)
         if mesh.is_symbolic:
             fail(
                 mesh_op(module), f"dist-place: mesh ({mesh}) has symbolic sizes: numbers are needed"
             )
         open_interfaces(module, mesh)
-        built, placing, choices = placed(module, mesh, self.prices)
+        made = bounded_placement(module, mesh, self.prices, self.goal)
+        built, placing, choices = made.built, made.placing, made.choices
         layouts, decisions = placing.placed(choices)
         layouts, decisions = arrange(built.graph, layouts, decisions, placing.edges.said, mesh)
         for op in built.table.unknown:
@@ -86,8 +111,10 @@ class Place(Pass):
             "seconds": _float(choices.cost),
             "gap": _float(choices.gap),
         }
+        said |= made.note()
         if self.explain:
-            said |= _explained(module, built, placing, choices)
+            said |= _explained(module, made)
+        made.leave_rest(module)
         module.operation.attributes[PLACEMENT] = ir.DictAttr.get(said)
 
 
@@ -102,18 +129,21 @@ def _float(number: float) -> ir.Attribute:
     return ir.FloatAttr.get(ir.F64Type.get(), number)
 
 
-def _explained(
-    module: ir.Module, built: Built, placing: PlacementProblem, choices: Choices
-) -> dict[str, ir.Attribute]:
-    """Return what each argument and result of the entry costs more in its next best layout, and the next best plans."""
-    ports = _ports(module, built)
+def _explained(module: ir.Module, made: "BoundedPlacement") -> dict[str, ir.Attribute]:
+    """Return what each argument and result of the entry costs more in its next best layout, and the next best plans.
+
+    Under a bound on bytes these have the price that the bound gives them.
+    """
+    placing, choices, priced = made.placing, made.choices, made.found.priced
+    ports, own_cost = _ports(module, made.built), choices.cost + cost_of(choices.picks, priced)
     decisions, others = [], dict[tuple[str, ...], Choices]()
     for name, value in ports[:MOST_PORTS]:
-        own, other = str(placing.layout(value, choices)), placing.otherwise(value, choices)
+        own = str(placing.layout(value, choices))
+        other = placing.otherwise(value, choices, priced)
         said = {"of": ir.StringAttr.get(name), "layout": ir.StringAttr.get(own)}
         if other is not None:
             said["otherwise"] = ir.StringAttr.get(str(placing.layout(value, other)))
-            said["seconds"] = _float(max(0.0, other.cost - choices.cost))
+            said["seconds"] = _float(max(0.0, other.cost - own_cost))
             others.setdefault(tuple(_differs(ports, placing, choices, other)), other)
         decisions.append(ir.DictAttr.get(said))
     best = sorted(others.items(), key=lambda item: (item[1].cost, item[0]))[:MOST_PLANS]
@@ -167,6 +197,7 @@ def arrange_ranks(
     mesh: Mesh,
     prices: MachinePrices,
     names: Sequence[str] = (),
+    goal: "PlacementGoal | None" = None,
 ) -> Mesh:
     """Give a module for `auto=N` the axes on which its predicted time is least; of equal ones the first.
 
@@ -181,12 +212,12 @@ def arrange_ranks(
             OutlineRepeats().run(trial)
             try:
                 open_interfaces(trial, axes)
-                _, _, choices = placed(trial, axes, prices)
+                rank = bounded_placement(trial, axes, prices, goal or PlacementGoal()).rank
             except PassFailure as failure:
                 refused = refused or failure
                 continue
-            if best is None or choices.cost < best[0] * (1 - 1e-9):
-                best = choices.cost, axes
+            if best is None or rank < best[0] * (1 - 1e-9):
+                best = rank, axes
         if best is None:
             assert refused is not None  # there is one arrangement at least
             raise refused
@@ -212,6 +243,83 @@ def arrangements(ranks: int, names: Sequence[str] = ()) -> list[Mesh]:
     return found
 
 
+@dataclass(frozen=True)
+class PlacementGoal:
+    """Say what is minimised: predicted seconds, or the bytes of a rank, `is_bytes`.
+
+    limit: on bytes; 0: what the program says. seconds: a limit on those where bytes are minimised.
+    share: of the bytes between arguments and results that count.
+    """
+
+    is_bytes: bool = False
+    limit: int = 0
+    seconds: float = inf
+    share: float = 1.0
+
+    @staticmethod
+    def parse(objective: str) -> "PlacementGoal":
+        """Read an objective. Raises PlanError for what is none."""
+        name, _, seconds = objective.partition(" within ")
+        try:
+            limit = float(seconds) if seconds else inf
+        except ValueError:
+            limit = 0.0
+        if name not in ("time", "bytes") or limit <= 0 or (name == "time" and seconds):
+            raise PlanError(
+                f'objective "{objective:.60}": "time", "bytes" or "bytes within SECONDS" is right'
+            )
+        return PlacementGoal(name == "bytes", seconds=limit)
+
+
+@dataclass(frozen=True)
+class BoundedPlacement:
+    """Hold a placement, and what it takes of a bound on bytes.
+
+    limit: on the bytes of a rank, None where there is none. resident: bytes of arguments and results.
+    said: the hint around the program that says the limit.
+    """
+
+    built: Built
+    placing: PlacementProblem
+    found: Bounded
+    goal: PlacementGoal
+    limit: int | None = None
+    resident: int = 0
+    said: StatedHint | None = None
+
+    @property
+    def choices(self) -> Choices:
+        """Return the choices."""
+        return self.found.choices
+
+    @property
+    def rank(self) -> float:
+        """Return what is minimised."""
+        return self.found.nbytes if self.goal.is_bytes else self.choices.cost
+
+    def note(self) -> dict[str, ir.Attribute]:
+        """Return what `dist.placement` says of bytes."""
+        if self.limit is None and not self.goal.is_bytes:
+            return {}
+        numbers = {
+            "free_seconds": self.found.free,
+            "nbytes": self.found.nbytes,
+            "resident": float(self.resident),
+            "price": self.found.price,
+            "limit": float(self.limit or 0),
+        }
+        return {name: _float(number) for name, number in numbers.items()}
+
+    def leave_rest(self, module: ir.Module) -> None:
+        """Let the hint around the program bound what arguments and results leave."""
+        if self.said is None or self.limit is None:
+            return
+        ledger, hint = read_ledger(module), self.said.hint
+        rest = Hint.make(hint.key, max(1, self.limit - self.resident), hint.strength, hint.where)
+        ledger.said[self.said.number] = replace(self.said, hint=rest)
+        write_ledger(module, ledger)
+
+
 def placed(
     module: ir.Module, mesh: Mesh, prices: MachinePrices
 ) -> tuple[Built, PlacementProblem, Choices]:
@@ -229,6 +337,76 @@ def _reach(module: ir.Module, built: Built) -> float:
     arguments = _entry(module).regions[0].blocks[0].arguments
     kinds = [v.type for v in arguments if built.values.get(v, -1) >= 0]
     return float(sum([prod(t.shape) * item_bytes(t.element_type) for t in kinds]))
+
+
+def bounded_placement(
+    module: ir.Module, mesh: Mesh, prices: MachinePrices, goal: PlacementGoal
+) -> BoundedPlacement:
+    """Return the best placement within the bound on bytes of a goal, or of the program.
+
+    Fails where nothing is within it, naming the fewest bytes.
+    """
+    built, placing, choices = placed(module, mesh, prices)
+    said, limit = whole_budget(module)
+    limit = goal.limit or limit
+    if not limit and not goal.is_bytes:
+        return BoundedPlacement(built, placing, Bounded(choices, 0.0), goal)
+    load = MemoryLoad(placing, live_program(module, built, placing.works.ops), goal.share)
+    found = _within(module, placing, load, goal, limit)
+    if not all(rule.every for rule in placing.rules.values()):
+        found = replace(found, choices=replace(found.choices, bound=0.0))
+    resident = int(load.resident(found.choices.picks))
+    return BoundedPlacement(built, placing, found, goal, limit or None, resident, said)
+
+
+def _within(
+    module: ir.Module, placing: PlacementProblem, load: MemoryLoad, goal: PlacementGoal, limit: int
+) -> Bounded:
+    """Return the best choices for a goal. Fails where none are within its bounds."""
+    sizes, terms = placing.sizes, placing.terms
+    try:
+        if not goal.is_bytes:
+            return within(sizes, terms, load, limit)
+        found, bound = fewest(sizes, terms, load, goal.seconds)
+    except OverLimit as over:
+        if goal.is_bytes:
+            fail(
+                _entry(module),
+                f"dist-place: no placement takes at most {goal.seconds} s: the least predicted is {over.least:.6g} s",
+            )
+        least = "possible" if over.bound >= over.least - 1 else "found"
+        what = "arguments, results and values between" if load.share else "arguments and results"
+        fail(
+            _entry(module),
+            f"dist-place: peak_bytes = {limit} is infeasible: the least {least} is {ceil(over.least):,} bytes of a "
+            f"rank, for {what}",
+        )
+    if limit and found.nbytes > limit:
+        fail(
+            _entry(module),
+            f"dist-place: peak_bytes = {limit} is infeasible: the least found is {ceil(found.nbytes):,}",
+        )
+    gap_bytes = replace(found.choices, bound=found.choices.cost * bound / max(1.0, found.nbytes))
+    return replace(found, choices=gap_bytes)
+
+
+def whole_budget(module: ir.Module) -> tuple[StatedHint | None, int]:
+    """Return what `peak_bytes` around all of @main says, as the ledger has it or its attribute; 0: nothing."""
+    ledger = read_ledger(module)
+    for f in functions(module):
+        attributes = f.operation.attributes
+        if attributes["sym_name"].value != "main":
+            continue
+        if WHOLE_REGION in attributes:
+            which = attributes[WHOLE_REGION].value
+            for one in ledger.said:
+                if one.region == which and one.hint.key == "peak_bytes":
+                    return one, one.hint.parsed
+        elif WHOLE in attributes:
+            for hint in hints_in(attributes[WHOLE], location_text(f.operation.location)):
+                if hint.key == "peak_bytes":
+                    return None, hint.parsed
+    return None, 0
 
 
 def _same(module: ir.Module, built: Built) -> dict[int, int]:

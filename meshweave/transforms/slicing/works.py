@@ -136,7 +136,7 @@ class _BlockReader:
                 RowWork(
                     *(reads, makes, prices[number].seconds, kinds[number]),
                     repeats=repeats,
-                    elementwise=repeats and _is_elementwise(op),
+                    elementwise=repeats and is_elementwise(op),
                 )
             )
         row = WorkRow(tuple(works), tuple(self.nbytes))
@@ -171,7 +171,7 @@ def _repeats(op: ir.Operation) -> bool:
     return all(one.name.startswith((*_PURE, "scf.", "dist.")) for one in walk(op))
 
 
-def _is_elementwise(op: ir.Operation) -> bool:
+def is_elementwise(op: ir.Operation) -> bool:
     """Tell whether an op computes each element of its one result by itself."""
     if len(op.results) != 1:
         return False

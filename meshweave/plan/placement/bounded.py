@@ -1,0 +1,390 @@
+"""Minimise a sum of tables while another sum stays below a limit: bytes of a rank, at each moment of a program.
+
+A limit is priced: for a price of a byte the bytes join the sum, which is minimised exactly, and the least sum less the
+price of the limit is a bound from below [Everett, Generalized Lagrange multipliers, 1963]. The price at which this
+bound is highest follows from pairs of choices, one above the limit and one below. What is left between the bound and
+the best choices within the limit is closed by branching: a choice is taken, or forbidden, until each part is beaten.
+Where that takes too long the gap stays, and is said.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+
+from meshweave.plan.placement.elimination import (
+    MOST_ENTRIES,
+    Choices,
+    CostTerm,
+    Numbers,
+    cost_of,
+    minimise,
+)
+
+FORBIDDEN = 1e9
+"""Seconds that stand for never."""
+
+MOST_PRICES = 24
+"""Prices that are tried at most, of one moment; and rounds in which the least bytes are looked for."""
+
+MOST_MOMENTS = 8
+"""Moments whose bytes get a price."""
+
+MOST_BRANCHES = 400
+"""Parts that are looked at to close a gap; fewer where one takes long: all tables of them have so many entries ..."""
+
+BRANCH_ENTRIES = 1 << 24
+"""... at most."""
+
+MOST_TRIED = 200
+"""Single changes of the best choices that are tried."""
+
+TIE = 0.5
+"""Bytes that all seconds together stand for where the fewest bytes are looked for."""
+
+EXACT = 1e-9
+"""Shares of a sum that rounding may take."""
+
+
+class ByteLoad(Protocol):
+    """Tell how many bytes choices take: at each moment a sum of tables, of which the largest counts."""
+
+    def most(self, picks: Sequence[int]) -> tuple[float, Hashable]:
+        """Return the most bytes at a moment, and which one that is."""
+
+    def terms(self, moment: Hashable) -> Sequence[CostTerm]:
+        """Return the bytes at a moment as terms."""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Hold the best choices within a limit, and the bytes that they take.
+
+    price: the seconds that a byte more saves, by the bound. priced: all bytes at that price, as terms.
+    free: the seconds that the program takes at least with no limit.
+    """
+
+    choices: Choices
+    nbytes: float
+    price: float = 0.0
+    priced: tuple[CostTerm, ...] = field(default=(), compare=False)
+    free: float = 0.0
+
+
+class OverLimit(Exception):
+    """Say that nothing found is within the limit: the fewest bytes found, and a bound that nothing is below."""
+
+    def __init__(self, least: float, bound: float) -> None:
+        super().__init__(least, bound)
+        self.least, self.bound = least, bound
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Hold choices, what they cost, the bound they were found with, and the weights of moments then."""
+
+    picks: tuple[int, ...]
+    cost: float
+    bound: float
+    weights: tuple[tuple[Hashable, float], ...] = ()
+
+
+_Forced = tuple[tuple[int, int, bool], ...]
+"""Variables with a choice that is taken, or denied."""
+
+
+class _BoundedSearch:
+    """Hold the problem, the best choices within the limit so far, and the prices of bytes at moments."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        terms: Sequence[CostTerm],
+        load: ByteLoad,
+        limit: float,
+        most_entries: int,
+    ) -> None:
+        self.sizes, self.terms, self.load, self.limit = sizes, terms, load, limit
+        self.most_entries = most_entries
+        self.best: _Point | None = None
+        self.bytes_of: dict[Hashable, Sequence[CostTerm]] = {}
+        self.prices: dict[Hashable, float] = {}
+        self.scaled: dict[tuple[int, float], Numbers] = {}
+        entries = sum(t.table.size for t in self.terms)
+        self.most_branches = min(MOST_BRANCHES, BRANCH_ENTRIES // max(1, entries))
+
+    def moment(self, key: Hashable) -> Sequence[CostTerm]:
+        """Return the bytes at a moment as terms."""
+        if key not in self.bytes_of:
+            self.bytes_of[key] = self.load.terms(key)
+        return self.bytes_of[key]
+
+    def priced(self, prices: dict[Hashable, float]) -> list[CostTerm]:
+        """Return the bytes at moments as terms in seconds; equal tables stay one."""
+        found = []
+        for key, price in prices.items():
+            for term in self.moment(key) if price else ():
+                at = (id(term.table), price)
+                if at not in self.scaled:
+                    self.scaled[at] = price * term.table
+                found.append(CostTerm(term.variables, self.scaled[at]))
+        return found
+
+    def solve(self, prices: dict[Hashable, float], forced: Sequence[CostTerm] = ()) -> _Point:
+        """Return the choices that are best at these prices, and what nothing within the limit is below."""
+        found = minimise(
+            self.sizes, [*self.terms, *self.priced(prices), *forced], self.most_entries
+        )
+        self.offer(found.picks, forced)
+        bound = found.bound - sum(prices.values()) * self.limit
+        return _Point(found.picks, cost_of(found.picks, self.terms), bound)
+
+    def offer(self, picks: tuple[int, ...], forced: Sequence[CostTerm] = ()) -> None:
+        """Keep choices if they are within the limit, and the best so far."""
+        cost = cost_of(picks, self.terms)
+        if self.best is not None and cost >= self.best.cost:
+            return
+        if cost < FORBIDDEN and self.load.most(picks)[0] <= self.limit:
+            self.best = _Point(picks, cost, -np.inf)
+
+    def over(self, key: Hashable, picks: Sequence[int]) -> float:
+        """Return how many bytes choices take above the limit at a moment."""
+        return cost_of(picks, self.moment(key)) - self.limit
+
+    def fewest(self) -> tuple[float, float]:
+        """Look for choices within the limit; return the fewest bytes found, and a bound that nothing is below.
+
+        It ends with the first that are within the limit.
+        """
+        # Less than a byte in all, so that of equal choices those that take less time are found.
+        tie = TIE / max(1e-30, sum(float(t.table.max(initial=0)) for t in self.terms))
+        slow = [CostTerm(t.variables, tie * t.table) for t in self.terms]
+        key = self.load.most([0] * len(self.sizes))[1]
+        least, root = self._played({key: 1.0}, slow, (), MOST_PRICES)
+        order, queue = count(1), list[tuple[float, int, _Point, _Forced]]()
+        queue.append((root.bound, 0, root, ()))
+        for _ in range(self.most_branches):
+            if not queue or least <= max(self.limit, queue[0][0] + 1) or queue[0][0] > self.limit:
+                break
+            _, _, point, forced = heappop(queue)
+            v = self._branch(point, forced, point.weights)
+            if v is None:
+                continue
+            for is_taken in (True, False):
+                now = (*forced, (v, point.picks[v], is_taken))
+                found, trial = self._played(dict(point.weights), slow, now, 4)
+                least, bound = min(least, found), max(point.bound, trial.bound)
+                if bound < least:
+                    heappush(queue, (bound, next(order), trial, now))
+        return least, min([least, *[entry[0] for entry in queue]])
+
+    def _played(
+        self, weights: dict[Hashable, float], slow: list[CostTerm], forced: _Forced, rounds: int
+    ) -> tuple[float, _Point]:
+        """Give weights to moments, each time to that of the most bytes; return the fewest bytes, and the best bound.
+
+        forced: choices that are taken, or denied.
+        """
+        least, best = np.inf, _Point((), 0.0, -np.inf)
+        masks = self._masks(forced)
+        for turn in range(1, rounds + 1):
+            found = minimise(self.sizes, [*self.priced(weights), *slow, *masks], self.most_entries)
+            if found.bound - TIE > best.bound:
+                best = _Point(found.picks, 0.0, found.bound - TIE, tuple(weights.items()))
+            if found.cost >= FORBIDDEN * (1 if masks else np.inf):
+                break
+            self.offer(found.picks)
+            nbytes, key = self.load.most(found.picks)
+            least = min(least, nbytes)
+            if best.bound > self.limit or least <= max(self.limit, best.bound + 1):
+                break
+            weights = {k: w * turn / (turn + 1) for k, w in weights.items()}
+            weights[key] = weights.get(key, 0.0) + 1 / (turn + 1)
+        return least, best
+
+    def settle(self, key: Hashable, start: _Point) -> _Point:
+        """Find the price of bytes at a moment for which the bound is highest, others as they are; return its point.
+
+        start: what is best without that price; above the limit at this moment.
+        """
+        assert self.best is not None
+        others = {k: p for k, p in self.prices.items() if k != key}
+
+        def height(point: _Point) -> float:
+            return point.cost + sum(p * self.over(k, point.picks) for k, p in others.items())
+
+        above, below, found = start, self.best, start
+        for _ in range(MOST_PRICES):
+            apart = self.over(key, above.picks) - self.over(key, below.picks)
+            price = (height(below) - height(above)) / apart if apart > 0 else 0.0
+            if price <= 0 or price == self.prices.get(key):
+                break
+            trial = self.solve({**others, key: price})
+            if trial.bound > found.bound:
+                found, self.prices = trial, {**others, key: price}
+            line = height(above) + price * self.over(key, above.picks)
+            now = height(trial) + price * self.over(key, trial.picks)
+            if now >= line - EXACT * abs(line):
+                break
+            if self.over(key, trial.picks) > 0:
+                above = trial
+            else:
+                below = trial
+        return found
+
+    def improve(self) -> None:
+        """Change single choices of the best ones, dearest first, as long as that is within the limit."""
+        assert self.best is not None
+        of: list[list[CostTerm]] = [[] for _ in self.sizes]
+        for term in self.terms:
+            for v in term.variables:
+                of[v].append(term)
+        tried = 0
+        for v in range(len(self.sizes)):
+            picks = list(self.best.picks)
+            row: Numbers = np.zeros(self.sizes[v])
+            for term in of[v]:
+                at = [slice(None) if u == v else picks[u] for u in term.variables]
+                row = row + term.table[tuple(at)]
+            for pick in np.argsort(row, kind="stable"):
+                if row[pick] >= row[picks[v]] or tried >= MOST_TRIED:
+                    break
+                tried += 1
+                before = self.best
+                self.offer((*picks[:v], int(pick), *picks[v + 1 :]))
+                if self.best is not before:
+                    break
+
+    def close(self, root: _Point) -> float:
+        """Branch until nothing can be better than the best choices, or for long; return the bound that holds."""
+        assert self.best is not None
+        order, queue = count(), list[tuple[float, int, _Point, _Forced]]()
+        heappush(queue, (root.bound, next(order), root, ()))
+        for _ in range(self.most_branches):
+            if not queue or queue[0][0] >= self.best.cost * (1 - EXACT):
+                break
+            _, _, point, forced = heappop(queue)
+            v = self._branch(point, forced, self.prices.items())
+            if v is None:
+                continue  # these choices alone are left, and have been offered
+            for is_taken in (True, False):
+                now = (*forced, (v, point.picks[v], is_taken))
+                trial = self.solve(self.prices, self._masks(now))
+                bound = max(point.bound, trial.bound)
+                if bound < self.best.cost * (1 - EXACT):
+                    heappush(queue, (bound, next(order), trial, now))
+        return min([self.best.cost, *[entry[0] for entry in queue]])
+
+    def _branch(
+        self, point: _Point, forced: _Forced, prices: Iterable[tuple[Hashable, float]]
+    ) -> int | None:
+        """Return a variable to branch on: of those whose bytes have a price the one with most at stake."""
+        taken = {v for v, _, is_taken in forced if is_taken}
+        denied: dict[int, int] = {}
+        for v, _, is_taken in forced:
+            denied[v] = denied.get(v, 0) + (not is_taken)
+        stakes: dict[int, float] = {}
+        for key, price in prices:
+            for term in self.moment(key):
+                for v in term.variables:
+                    if v not in taken and self.sizes[v] - denied.get(v, 0) > 1:
+                        at = [slice(None) if u == v else point.picks[u] for u in term.variables]
+                        row = term.table[tuple(at)]
+                        stakes[v] = stakes.get(v, 0.0) + price * float(row.max() - row.min())
+        for v, size in enumerate(self.sizes):
+            if v not in taken and size - denied.get(v, 0) > 1:
+                stakes.setdefault(v, 0.0)
+        if not stakes:
+            return None
+        best = point.picks if self.best is None else self.best.picks
+        return max(stakes, key=lambda v: (point.picks[v] != best[v], stakes[v], -v))
+
+    def _masks(self, forced: _Forced) -> list[CostTerm]:
+        found: dict[int, Numbers] = {}
+        for v, pick, is_taken in forced:
+            mask = found.setdefault(v, np.zeros(self.sizes[v]))
+            if is_taken:
+                mask[np.arange(self.sizes[v]) != pick] = FORBIDDEN
+            else:
+                mask[pick] = FORBIDDEN
+        return [CostTerm((v,), mask) for v, mask in found.items()]
+
+
+def within(
+    sizes: Sequence[int],
+    terms: Sequence[CostTerm],
+    load: ByteLoad,
+    limit: float,
+    most_entries: int = MOST_ENTRIES,
+) -> Bounded:
+    """Return the choices with the least sum of terms whose bytes are within the limit, with a bound.
+
+    The same problem has the same answer. Raises OverLimit where nothing is found within the limit.
+    """
+    search = _BoundedSearch(sizes, terms, load, limit, most_entries)
+    root = search.solve({})
+    free = root.cost
+    if search.best is None:
+        least, bound = search.fewest()
+        if search.best is None:
+            raise OverLimit(least, bound)
+        search.improve()
+        over = root
+        for _ in range(MOST_MOMENTS):
+            nbytes, key = load.most(over.picks)
+            if nbytes <= limit:
+                break
+            before, over = root.bound, search.settle(key, over)
+            root = over if over.bound > root.bound else root
+            if root.bound <= before * (1 + 1e-6):
+                break
+        search.improve()
+    assert search.best is not None
+    bound = min(root.bound, search.best.cost)
+    if search.best.cost > bound + EXACT * abs(bound):
+        bound = max(bound, search.close(root))
+    if search.best.cost - bound <= EXACT * abs(search.best.cost):
+        bound = search.best.cost
+    choices = Choices(search.best.picks, search.best.cost, bound)
+    price, priced = sum(search.prices.values()), tuple(search.priced(search.prices))
+    return Bounded(choices, load.most(choices.picks)[0], price, priced, free)
+
+
+def fewest(
+    sizes: Sequence[int],
+    terms: Sequence[CostTerm],
+    load: ByteLoad,
+    limit_seconds: float = np.inf,
+    most_entries: int = MOST_ENTRIES,
+) -> tuple[Bounded, float]:
+    """Return the choices that take the fewest bytes within a limit of seconds, and bytes that nothing is below.
+
+    Of equal bytes the least seconds. Raises OverLimit where no choices are so fast: the least seconds, and their bound.
+    """
+    fastest = minimise(sizes, terms, most_entries)
+    if fastest.cost > limit_seconds:
+        raise OverLimit(fastest.cost, fastest.bound)
+    high = load.most(fastest.picks)[0]
+    least, low = _BoundedSearch(sizes, terms, load, -1.0, most_entries).fewest()
+    found = Bounded(fastest, high, free=fastest.cost)
+    limit = least
+    for _ in range(MOST_PRICES):
+        if limit >= high:
+            break
+        try:
+            trial = within(sizes, terms, load, limit, most_entries)
+        except OverLimit as over:
+            low = max(low, min(over.bound, limit))
+            limit = (limit + high) / 2
+            continue
+        if trial.choices.cost <= limit_seconds:
+            found, high = trial, trial.nbytes
+        elif trial.choices.bound > limit_seconds:
+            low = max(low, limit)
+        if high <= low + 1:
+            break
+        limit = (max(low, limit if trial.choices.cost > limit_seconds else low) + high) // 2
+    return found, min(low, high)

@@ -1,0 +1,122 @@
+"""Compile a program that is placed within a bound on the bytes of a rank: layouts first, then slices or recomputation.
+
+Two placements are tried: the fastest one whose arguments and results leave room, and the fastest one that leaves room
+for what is alive between them too. What is left of the bound goes to `hint-budget` and `hint-recompute`, which measure
+by the lowering itself. The one that takes least together, with what runs again, is kept; no placement within the bound
+takes less than the first one alone, so the gap is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from meshweave.dialects.again import AGAIN
+from meshweave.errors import CompileError, MeshweaveError
+from meshweave.ir.bindings import ir
+from meshweave.plan.placement.prices import MachinePrices
+from meshweave.transforms.base import copied, mesh_of_module, walk
+from meshweave.transforms.propagation.place import PLACEMENT, whole_budget
+from meshweave.transforms.slicing.ledger import read_ledger
+from meshweave.transforms.slicing.works import price_of
+
+SHARES = (0.0, 1.0)
+"""Of the bytes between arguments and results how much a placement leaves room for."""
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Hold a compiled placement: predicted seconds of the placement, and of what runs again."""
+
+    module: ir.Module
+    made: Any  # what the caller's function returned for it
+    placed: float
+    bound: float
+    again: float
+    is_whole: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.placed + self.again
+
+
+def best_within(
+    module: ir.Module,
+    make: Callable[[ir.Module, float], Any],
+    machine: MachinePrices | None,
+) -> tuple[ir.Module, Any]:
+    """Return the module and what `make` returned for the placement that takes the least predicted time.
+
+    make: places a module in place, leaving room for a share of the bytes in between, and lowers it. Raises what it
+    raises for the last share where none is within the bound.
+    """
+    found: list[_Attempt] = []
+    failed: MeshweaveError | None = None
+    bound = 0.0
+    for share in SHARES:
+        trial = copied(module)
+        try:
+            made = make(trial, share)
+        except CompileError as error:
+            is_placed = PLACEMENT in trial.operation.attributes
+            if not is_placed and not share:
+                raise  # arguments and results alone are too large
+            failed = failed or (_in_all(error, trial) if is_placed else error)
+            continue
+        found.append(_looked_at(trial, made, machine))
+        bound = found[0].bound if not share else bound
+        if found[-1].is_whole:
+            break
+    if not found:
+        assert failed is not None
+        raise failed
+    best = min(found, key=lambda one: one.seconds)
+    _note(best, bound)
+    return best.module, best.made
+
+
+def is_bounded(module: ir.Module) -> bool:
+    """Tell whether the bytes that a program takes are bounded as a whole."""
+    return whole_budget(module)[1] > 0
+
+
+def _looked_at(module: ir.Module, made: Any, machine: MachinePrices | None) -> _Attempt:
+
+    said, mesh = module.operation.attributes[PLACEMENT], mesh_of_module(module)
+    machine = machine or MachinePrices()
+    again = sum(
+        price_of(op, mesh, machine).seconds
+        for op in walk(module.operation)
+        if AGAIN in op.attributes
+    )
+    ledger = read_ledger(module)
+    budgets = {one.number for one in ledger.said if one.hint.key == "peak_bytes"}
+    reasons = [o.reason for (number, _), o in ledger.outcomes.items() if number in budgets]
+    whole = not again and all(reason.startswith("one piece:") for reason in reasons)
+    seconds, gap = said["seconds"].value, said["gap"].value
+    return _Attempt(module, made, seconds, seconds * (1 - gap), again, whole)
+
+
+def _in_all(error: CompileError, module: ir.Module) -> CompileError:
+    """Return the refusal of what a placement leaves for values in between, with the bytes of arguments and results."""
+    resident = int(module.operation.attributes[PLACEMENT]["resident"].value)
+    said = re.sub(
+        r"allow (\d+) bytes", lambda found: f"allow {resident + int(found[1])}", error.message
+    )
+    return CompileError(
+        f"arguments and results take {resident:,} bytes of a rank; for what is between: {said} bytes in all"
+        if said != error.message
+        else error.message,
+        error.location,
+    )
+
+
+def _note(best: _Attempt, bound: float) -> None:
+    """Say in the module how far the whole lies from the optimum at most, and what runs again."""
+    noted = {entry.name: entry.attr for entry in best.module.operation.attributes[PLACEMENT]}
+    gap = max(0.0, 1 - bound / best.seconds) if best.seconds > bound else 0.0
+    f64 = ir.F64Type.get()
+    noted |= {"gap": ir.FloatAttr.get(f64, gap), "again": ir.FloatAttr.get(f64, best.again)}
+    best.module.operation.attributes[PLACEMENT] = ir.DictAttr.get(noted)

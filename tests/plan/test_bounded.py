@@ -1,0 +1,77 @@
+"""The least sum within a limit of another one is found: as by trying all choices, and as by an integer program."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan.test_elimination import problem
+
+from meshweave.plan.placement.bounded import OverLimit, fewest, within
+from meshweave.plan.placement.elimination import CostTerm, cost_of
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Bytes at some moments, each a list of terms."""
+
+    each: list[list[CostTerm]]
+
+    def most(self, picks: Sequence[int]) -> tuple[float, Hashable]:
+        found = [cost_of(picks, terms) for terms in self.each]
+        return max(found), found.index(max(found))
+
+    def terms(self, moment: Hashable) -> Sequence[CostTerm]:
+        assert isinstance(moment, int)
+        return self.each[moment]
+
+
+def drawn(seed: int) -> tuple[list[int], list[CostTerm], Moments]:
+    """Draw tables of seconds and, over the same variables, of bytes at one to three moments."""
+    rng = np.random.default_rng(seed)
+    sizes, terms = problem(rng, int(rng.integers(1, 6)), 4, int(rng.integers(0, 7)))
+    each = []
+    for _ in range(int(rng.integers(1, 4))):
+        one = [CostTerm((v,), rng.integers(0, 20, n).astype(float)) for v, n in enumerate(sizes)]
+        for term in terms:
+            if len(term.variables) == 2 and rng.random() < 0.3:
+                table = rng.integers(0, 8, term.table.shape).astype(float)
+                one.append(CostTerm(term.variables, table))
+        each.append(one)
+    return sizes, terms, Moments(each)
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 1 << 30), st.floats(0, 1))
+def test_no_choices_within_the_limit_cost_less(seed: int, share: float) -> None:
+    sizes, terms, load = drawn(seed)
+    every = [(load.most(p)[0], cost_of(p, terms)) for p in product(*map(range, sizes))]
+    least, most = min(b for b, _ in every), max(b for b, _ in every)
+    limit = round(least + share * (most - least)) - (share < 0.05)
+    best = min((c for b, c in every if b <= limit), default=None)
+    if best is None:
+        with pytest.raises(OverLimit) as caught:
+            within(sizes, terms, load, limit)
+        assert caught.value.bound <= least + 1e-6 and caught.value.least >= least
+        return
+    found = within(sizes, terms, load, limit)
+    assert found.choices.cost == cost_of(found.choices.picks, terms) == best
+    assert found.choices.gap == 0 and found == within(sizes, terms, load, limit)
+    assert found.nbytes == load.most(found.choices.picks)[0] <= limit
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 1 << 30), st.floats(0, 1))
+def test_no_choices_fast_enough_take_fewer_bytes(seed: int, share: float) -> None:
+    sizes, terms, load = drawn(seed)
+    every = [(cost_of(p, terms), load.most(p)[0]) for p in product(*map(range, sizes))]
+    least, most = min(c for c, _ in every), max(c for c, _ in every)
+    limit = least + share * (most - least)
+    best = min(b for c, b in every if c <= limit)
+    found, bound = fewest(sizes, terms, load, limit)
+    assert found.choices.cost <= limit and bound <= best + 1e-6 <= found.nbytes + 1e-6
+    with pytest.raises(OverLimit):
+        fewest(sizes, terms, load, least - 1)
