@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from meshweave.bundle import port_bytes
 from meshweave.report import Report
 from meshweave.see.account import transfers
+from meshweave.see.difference import Difference, compare
 from meshweave.see.page import Page
 
 if TYPE_CHECKING:  # here, since program.py loads much that an error message does not need
@@ -76,6 +77,13 @@ class Explanation(str):
             {name: value for name, value in vars(row).items() if name != "shape"}
             for row in self.report.ops
         ]
+
+    def difference(self, other: Explanation) -> Difference:
+        """Return what another compile does otherwise: figures, collectives by line, layouts, kernels, hints.
+
+        It prints as text; `page.against(other.page)` shows it.
+        """
+        return compare(self.report, other.report, self.page.mesh, other.page.mesh)
 
     def extended(self, text: str) -> Explanation:
         """Return the explanation with more text at its end."""

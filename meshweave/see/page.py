@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
@@ -16,12 +16,15 @@ from meshweave.bundle import Port
 from meshweave.files.whole import write_text
 from meshweave.layout import Layout, Mesh
 from meshweave.report import Cause, KernelRow, OpRow, Report, TransferRow, human_bytes
-from meshweave.see.account import place
+from meshweave.see.account import place, spent_by
+from meshweave.see.budget import Budget
+from meshweave.see.difference import Difference, compare
 from meshweave.see.tiles import HEIGHT, WIDTH, drawing, held, tile
 from meshweave.see.timeline import KINDS, draw, measured, predicted
 
 _HERE = Path(__file__).parent
 _MOST_MOMENTS = 4000  # ops of a step whose live bytes are drawn
+_MOST_CHANGES = 200  # rows of a difference
 _TOP = 3  # collectives that are open at first
 
 
@@ -30,7 +33,8 @@ class Page:
     """Hold what a page is about. In a notebook it shows itself; `save` writes it.
 
     title: of the page. names: of the arguments, then of the results. before: the same program without its hints.
-    trace: trace events that were measured, and the name of their file. other: what it is compared with, and its name.
+    trace: trace events that were measured, and the name of their file. other: what it is compared with. budget: limits
+    to show beside what is taken.
     """
 
     title: str
@@ -42,13 +46,24 @@ class Page:
     before: Report | None = None
     trace: Mapping[str, Any] | None = field(default=None, repr=False)
     trace_name: str = ""
-    other: Report | None = field(default=None, repr=False)
-    other_name: str = ""
+    other: Page | None = field(default=None, repr=False)
+    budget: Budget | None = None
 
     @property
     def html(self) -> str:
         """Return the page as HTML."""
         return _Writer(self).text()
+
+    @property
+    def difference(self) -> Difference | None:
+        """Return what the other compile does otherwise, None where there is none."""
+        if self.other is None:
+            return None
+        return compare(self.report, self.other.report, self.mesh, self.other.mesh)
+
+    def against(self, other: Page) -> Page:
+        """Return the page with what another compile does otherwise."""
+        return replace(self, other=replace(other, other=None, trace=None))
 
     def save(self, path: str) -> None:
         """Write the page to a file. Raises UsageError where it cannot be written."""
@@ -102,7 +117,7 @@ class _Writer:
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{escape(self.page.title)}</title><style>{style}</style></head><body>"
-            f"<header><h1>{escape(self.page.title)}</h1>{self.figures()}<nav>{nav}</nav></header>"
+            f"<header><h1>{escape(self.page.title)}</h1>{self.figures()}{self.budgets()}<nav>{nav}</nav></header>"
             f"<main>{sections}</main>{self.symbols()}"
             f'<script type="application/json" id="layout-data">{data}</script><script>{script}</script>'
             "</body></html>\n"
@@ -318,11 +333,16 @@ class _Writer:
             return ""
         most = max(moments, key=lambda m: m.nbytes)
         before = self.page.before.moments[:_MOST_MOMENTS] if self.page.before is not None else ()
-        top = max(m.nbytes for m in (*moments, *before)) or 1
+        limit = self._arena_limit()
+        top = max(*(m.nbytes for m in (*moments, *before)), limit or 0) or 1
         curves = [f'<path class="live" d="{_steps([m.nbytes for m in moments], top)}"/>']
         if before:
             curves.append(f'<path class="other" d="{_steps([m.nbytes for m in before], top)}"/>')
         note = "; the line: without hints" if before else ""
+        if limit is not None:
+            height = f"{160 - 150 * limit / top:.1f}"
+            curves.append(f'<path class="limit" d="M0 {height}H1000"/>')
+            note += f"; the dashed line: {human_bytes(limit)}, which the budget leaves"
         peak, arena = self.report.peak_bytes, self.report.arena_bytes
         return (
             f"<p>A rank holds {human_bytes(peak)} at most: {human_bytes(peak - arena)} of arguments and results, "
@@ -331,6 +351,13 @@ class _Writer:
             f'<svg viewBox="0 0 1000 160" role="img" aria-label="live bytes op by op" preserveAspectRatio="none" '
             f'width="1000" height="160">{"".join(curves)}</svg>'
         )
+
+    def _arena_limit(self) -> int | None:
+        """Return the bytes that a budget leaves between arguments and results, None without one."""
+        bound = None if self.page.budget is None else self.page.budget.peak
+        if bound is None:
+            return None
+        return max(0, bound.bound - (self.report.peak_bytes - self.report.arena_bytes))
 
     def hints(self) -> str:
         """Return what became of each hint."""
@@ -346,24 +373,50 @@ class _Writer:
 
     def difference(self) -> str:
         """Return what another compile does otherwise."""
-        other = self.page.other
-        if other is None:
+        found = self.page.difference
+        if found is None or self.page.other is None:
             return ""
-        own, names = self.report, ("this", escape(self.page.other_name))
-        rows = [
-            ("received by the busiest rank", _received(own), _received(other)),
-            ("peak of a rank", own.peak_bytes, other.peak_bytes),
-            ("collectives", len(own.collectives), len(other.collectives)),
-        ]
-        cells = [
-            f'<tr><th scope="row">{name}</th>'
-            + "".join(f'<td class="n">{n:,}</td>' for n in (a, b, a - b))
+        there = escape(self.page.other.title)
+        if self.page.other.mesh != self.mesh:
+            there += f" on {escape(str(self.page.other.mesh) or 'one rank')}"
+        figures = [
+            f'<tr><th scope="row">{escape(f.what)}</th>'
+            + "".join(
+                f'<td class="n">{n}</td>'
+                for n in (f"{f.here:,}", f"{f.there:,}", f"{f.there - f.here:+,}")
+            )
             + "</tr>"
-            for name, a, b in rows
+            for f in found.figures
         ]
-        table = _table(("", f"#{names[0]}", f"#{names[1]}", "#less there"), cells)
-        moves = "".join(f"<li>{line}</li>" for line in _changes(own, other))
-        return f"{table}<ul>{moves or '<li>the same collectives</li>'}</ul>"
+        moves = [
+            f"<tr><td><code>{escape(place(m.where))}</code></td><td>{escape(m.here) or 'nothing'}</td>"
+            f"<td>{escape(m.there) or 'nothing'}</td>"
+            f'<td class="n">{m.nbytes_there - m.nbytes_here:+,}</td><td>{escape(m.cause)}</td></tr>'
+            for m in found.moves[:_MOST_CHANGES]
+        ]
+        ops = [
+            f"<tr><td>{escape(o.what)}</td><td>{escape(o.op)}</td><td><code>{escape(place(o.where))}</code></td>"
+            f"<td><code>{escape(o.here)}</code></td><td><code>{escape(o.there)}</code></td></tr>"
+            for o in found.ops[:_MOST_CHANGES]
+        ]
+        parts = [_table(("", "#here", f"#{there}", "#more there"), figures)]
+        if moves:
+            titles = ("collectives at", "here", "there", "#more bytes there", "since")
+            parts.append(_table(titles, moves))
+        else:
+            parts.append("<p>The same collectives.</p>")
+        if ops:
+            parts.append(_table(("otherwise", "op", "place", "here", "there"), ops))
+        left = sum(max(0, len(rows) - _MOST_CHANGES) for rows in (found.moves, found.ops))
+        return "".join(parts) + (f'<p class="faint">and {left:,} more</p>' if left else "")
+
+    def budgets(self) -> str:
+        """Return what is not within the budget, or that all is."""
+        if self.page.budget is None:
+            return ""
+        found = self.page.budget.exceeded(spent_by(self.report))
+        lines = "".join(f'<li class="more">{escape(each.line)}</li>' for each in found)
+        return f"<ul>{lines}</ul>" if found else "<p>Within the budget.</p>"
 
 
 def _chosen(row: KernelRow) -> str:
@@ -378,26 +431,6 @@ def _table(titles: Sequence[str], rows: Sequence[str]) -> str:
         f'<th class="n">{t[1:]}</th>' if t.startswith("#") else f"<th>{t}</th>" for t in titles
     )
     return f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
-
-
-def _received(report: Report) -> int:
-    return sum(row.nbytes for row in report.collectives)
-
-
-def _changes(own: Report, other: Report) -> Iterator[str]:
-    """Yield what moves here alone, and what there alone."""
-    here, there = (Counter(map(_without_reasons, r.collectives)) for r in (own, other))
-    for word, rows in (("only here", here - there), ("only there", there - here)):
-        for row, count in rows.items():
-            size, at = human_bytes(count * row.nbytes), escape(place(row.where))
-            yield (
-                f"{word}: {count} x {escape(row.op)} over {escape(', '.join(row.axes))} of "
-                f"<code>{escape(row.tensor)}</code>, {size}, <code>{at}</code>"
-            )
-
-
-def _without_reasons(row: TransferRow) -> TransferRow:
-    return replace(row, reasons=())
 
 
 def _steps(sizes: Sequence[int], top: int) -> str:

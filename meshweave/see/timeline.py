@@ -33,7 +33,7 @@ def predicted(report: Report, mesh: Mesh) -> list[Bar]:
     """Return what a rank does in the planner's model of costs, one op after the other; all ranks do alike."""
     bars: list[Bar] = []
     at = 0.0
-    for row in _in_order(report.ops):
+    for row in in_order(report.ops):
         if len(bars) >= MOST_BARS:
             return bars
         took = WORK * row.work * SHARED_MEMORY.link.beta * 1e6
@@ -46,7 +46,7 @@ def predicted(report: Report, mesh: Mesh) -> list[Bar]:
     return bars
 
 
-def _in_order(ops: Sequence[OpRow]) -> Iterator[OpRow]:
+def in_order(ops: Sequence[OpRow]) -> Iterator[OpRow]:
     """Yield ops in the order in which a step runs them, those of a function in place of each call of it."""
     functions: dict[str, list[OpRow]] = {}
     for row in ops:

@@ -381,6 +381,12 @@ def _add_view(commands: Commands) -> None:
         help="what meshweave run --trace has written, to show beside the prediction",
     )
     add("--diff", metavar="OTHER", help="another program or bundle to compare with")
+    add(
+        "--diff-mesh", metavar="MESH", help="the mesh of what is compared (default: that of --mesh)"
+    )
+    add(
+        "--budget", metavar="BUDGET.toml", help="limits, as of meshweave check, to show in the page"
+    )
     view.set_defaults(command=_loaded_later("see", "view_command"))
 
 

@@ -76,19 +76,20 @@ def view_command(options: argparse.Namespace) -> int:
         options.output or f"{Path(options.file).stem if options.file != '-' else 'program'}.html"
     )
     trace = None if options.trace is None else _json(options.trace)
+    budget = None if options.budget is None else read_budget(options.budget)
     with (
         StageDisplay(options.file, options.stage, quiet=False) as progress,
         ended_by_signals(),
     ):
         source = open_program(options.file, options.dim)
         page = _page(source, options, progress)
-        other, name = None, ""
-        if options.diff is not None:
-            with_other = open_program(options.diff, options.dim)
-            other, name = reasoned(with_other, options, progress), os.path.basename(options.diff)
-    text = replace(
-        page, trace=trace, trace_name=options.trace or "", other=other, other_name=name
-    ).html
+        if options.diff is not None or options.diff_mesh is not None:
+            there = argparse.Namespace(
+                **{**vars(options), "mesh": options.diff_mesh or options.mesh}
+            )
+            other = source if options.diff is None else open_program(options.diff, options.dim)
+            page = page.against(_page(other, there, progress))
+    text = replace(page, trace=trace, trace_name=options.trace or "", budget=budget).html
     write_text(output, text)
     print(f"{output}: {len(text.encode()):,} bytes")
     return 0

@@ -187,7 +187,7 @@ def test_the_command_writes_the_page_of_a_program_or_a_bundle(tmp_path: Path) ->
     assert (
         'argument %a lies in "[x, _]", as it was said' in text and "measured, the last call" in text
     )
-    assert "only here: 1 x all_gather over x" in text and "q.mlir" in text
+    assert "1 x all_gather over x nothing -96" in text and "q.mlir" in text
     assert meshweave("compile", program, "-o", bundle).status == 0
     assert meshweave("view", bundle, "-o", page).status == 0
     text = Read(page.read_text()).text
