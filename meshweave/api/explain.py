@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from meshweave.bundle import port_bytes
 from meshweave.report import Report
 from meshweave.see.account import transfers
-from meshweave.see.difference import Difference, compare
+from meshweave.see.difference import CompileDifference, compare
 from meshweave.see.page import Page
 
 if TYPE_CHECKING:  # here, since program.py loads much that an error message does not need
@@ -78,7 +78,7 @@ class Explanation(str):
             for row in self.report.ops
         ]
 
-    def difference(self, other: Explanation) -> Difference:
+    def difference(self, other: Explanation) -> CompileDifference:
         """Return what another compile does otherwise: figures, collectives by line, layouts, kernels, hints.
 
         It prints as text; `page.against(other.page)` shows it.

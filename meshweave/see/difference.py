@@ -53,7 +53,7 @@ class OpChange:
 
 
 @dataclass(frozen=True)
-class Difference:
+class CompileDifference:
     """Hold what two compiles do otherwise. moves: places by how much the bytes differ; it prints as text."""
 
     figures: tuple[Figure, ...]
@@ -81,9 +81,9 @@ class Difference:
             yield f"{o.what} of {o.op} at {place(o.where)}: {o.here or 'none'} here, {o.there or 'none'} there"
 
 
-def compare(here: Report, there: Report, mesh: Mesh, other_mesh: Mesh) -> Difference:
+def compare(here: Report, there: Report, mesh: Mesh, other_mesh: Mesh) -> CompileDifference:
     """Return what two compiles do otherwise. Lines of the source are told by their text: they may have moved."""
-    return Difference(
+    return CompileDifference(
         tuple(_figures(here, there, mesh, other_mesh)),
         tuple(_moves(here, there)),
         (*_layouts(here.ops, there.ops), *_kernels(here, there), *_hints(here, there)),

@@ -18,7 +18,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.report import Cause, KernelRow, OpRow, Report, TransferRow, human_bytes
 from meshweave.see.account import place, spent_by
 from meshweave.see.budget import Budget
-from meshweave.see.difference import Difference, compare
+from meshweave.see.difference import CompileDifference, compare
 from meshweave.see.tiles import HEIGHT, WIDTH, drawing, held, tile
 from meshweave.see.timeline import KINDS, draw, measured, predicted
 
@@ -55,7 +55,7 @@ class Page:
         return _Writer(self).text()
 
     @property
-    def difference(self) -> Difference | None:
+    def difference(self) -> CompileDifference | None:
         """Return what the other compile does otherwise, None where there is none."""
         if self.other is None:
             return None

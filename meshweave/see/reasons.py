@@ -117,7 +117,7 @@ class _Causes:
 
     def reason(self, op: ir.Operation) -> Reason | None:
         """Return why a redistribute is there; None where it moves nothing between ranks."""
-        steps = [_Step.read(entry) for entry in op.attributes.get("plan", ())]
+        steps = [_MoveStep.read(entry) for entry in op.attributes.get("plan", ())]
         if not any(step.moves for step in steps):
             return None
         source, target = (LayoutAttr(op.attributes[n]).layout for n in ("source", "target"))
@@ -378,7 +378,7 @@ def _owner(value: ir.Value) -> ir.Operation | None:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _MoveStep:
     """Hold a step of a plan, read from its attribute."""
 
     op: str
@@ -386,11 +386,11 @@ class _Step:
     nbytes: int
 
     @staticmethod
-    def read(entry: ir.Attribute) -> _Step:
+    def read(entry: ir.Attribute) -> _MoveStep:
         """Read an entry of `plan`."""
         fields = {a.name: a.attr for a in ir.DictAttr(entry)}
         axes = tuple(axis.value for axis in fields["axes"])
-        return _Step(fields["op"].value, axes, fields["bytes"].value)
+        return _MoveStep(fields["op"].value, axes, fields["bytes"].value)
 
     @property
     def moves(self) -> bool:
@@ -408,7 +408,7 @@ class _Prices:
     shape: tuple[int, ...]
     itemsize: int
 
-    def next_best(self, steps: list[_Step]) -> tuple[int, int, str]:
+    def next_best(self, steps: list[_MoveStep]) -> tuple[int, int, str]:
         """Return the bytes of the plan that was taken, the least of any, and the best plan without its first move."""
         nbytes = sum(step.nbytes for step in steps)
         bound = nbytes

@@ -65,7 +65,7 @@ class RankTrace:
         self.slices: tuple[Slice, ...] = ()
         self.calls = self.dropped = self.unseen = 0
         self._room, self._began = room, 0
-        self._programs: dict[int, _Traced] = {}
+        self._programs: dict[int, _ProgramMarks] = {}
 
     def __enter__(self) -> RankTrace:
         if any(isinstance(watcher, RankTrace) for watcher in WATCHERS):
@@ -95,7 +95,7 @@ class RankTrace:
     def begins(self, program: Watched) -> None:
         """Have a program write marks from its first call on."""
         if id(program) not in self._programs:
-            traced = _Traced(program, self._room)
+            traced = _ProgramMarks(program, self._room)
             self._programs[id(program)] = traced
             self.unseen += traced.first is None
 
@@ -143,7 +143,7 @@ def _event(each: Slice) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Traced:
+class _ProgramMarks:
     """Hold the marks of a program's calls."""
 
     def __init__(self, program: Watched, room: int) -> None:
