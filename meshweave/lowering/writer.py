@@ -252,6 +252,11 @@ class Writer:
         other = self.as_value(right, left.type)
         return self.let(f"arith.minsi {left.name}, {other.name} : {left.type}", left.type)
 
+    def greatest(self, left: Value, right: Value | Number) -> Value:
+        """Return the greater of two signed integers."""
+        other = self.as_value(right, left.type)
+        return self.let(f"arith.maxsi {left.name}, {other.name} : {left.type}", left.type)
+
     def convert(self, op: str, value: Value, type_: str) -> Value:
         """Write an op that gives a value another type, such as arith.extf or llvm.bitcast."""
         return self.let(f"{op} {value.name} : {value.type} to {type_}", type_)

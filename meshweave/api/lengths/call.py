@@ -25,6 +25,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.layout.lengths import Dim, Formula, Sizes, SizesOfDim
 from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.arrays.blocks import plain
+from meshweave.runtime.arrays.elements import stored
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.job.current import check_alone
 from meshweave.runtime.local.dispatch import Dispatch, pieces
@@ -172,7 +173,7 @@ class LengthsCompiled(Compiled):
             values = [*given, *rest]
             with self._lock:
                 for k, places in moves:
-                    value = given[k] if isinstance(given[k], np.ndarray) else np.asarray(given[k])
+                    value = _as_stored(given[k], self._ports[k].dtype)
                     for into, place in places:
                         into[...] = value[place]
                     values[k] = held[k]
@@ -247,7 +248,7 @@ class _Input:
 
     def __init__(self, port: Port, mesh: Mesh) -> None:
         self._port, self._mesh, self._layout = port, mesh, Layout.parse(port.layout)
-        self.is_plain = plain(self._layout) and port.dtype != "bf16"
+        self.is_plain = plain(self._layout)
 
     @cached_property
     def array(self) -> Array:
@@ -271,7 +272,7 @@ class _Input:
 
     def filled(self, value: Any, spec: ArgumentSpec, name: str) -> Array:
         """Put the elements of an argument into the buffers; return them as an Array."""
-        given = np.asarray(value)
+        given = _as_stored(value, self._port.dtype)
         if given.dtype != spec.dtype.numpy:
             raise UsageError(f"argument {name}: dtype {given.dtype}, {spec.dtype.numpy} is right")
         if not self.is_plain:
@@ -322,7 +323,7 @@ class _Result:
         port, array = self._port, self._array(shards)
         if shape == port.global_shape:
             return array.alone()
-        if not plain(self._layout) or port.dtype == "bf16":
+        if not plain(self._layout):
             whole = array.numpy()[tuple(map(slice, shape))]
         else:
             whole = np.empty(shape, numpy_dtype(port.dtype))
@@ -340,6 +341,12 @@ class _Result:
         dims = [self._layout.dims[end - len(own)] for end, own in zip(ends, self._dims)]
         layout = Layout(tuple(dims))
         return Array.from_numpy(whole, mesh=self._mesh, layout=layout, dtype=self._port.dtype)
+
+
+def _as_stored(value: Any, dtype: str) -> Values:
+    """Return an argument as buffers hold it, of bf16 the bits; one of another dtype as it is."""
+    given = value if isinstance(value, np.ndarray) else np.asarray(value)
+    return stored(given, dtype) if dtype == "bf16" else given
 
 
 def _number(size: str | int | Formula, sizes: Sizes) -> int:

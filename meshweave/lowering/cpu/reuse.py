@@ -98,9 +98,11 @@ def reads_once(nest: LoopNest) -> bool:
     These loops then read them once, where any other kernel first copies them. They need vectors along the columns, or
     along the depth of both operands.
     """
-    fits = nest.contraction and len(nest.loads) == 2 and not nest.limits
+    fits = nest.contraction and len(nest.loads) == 2
     shape = shape_of(nest, 0) if fits else None
     if shape is None or shape.row is None or nest.sizes[shape.row] > FEW:
+        return False
+    if any(d != shape.row for d, _ in nest.limits):
         return False
     first, second = (load.access for load in nest.loads)
     few, many = (first, second) if first.strides[shape.row] else (second, first)
@@ -139,7 +141,7 @@ def turned(writer: FunctionWriter, nest: LoopNest) -> LoopNest:
     frame = replace(writer.frame, pointers=(*writer.frame.pointers, buffer))
     access = Access(len(writer.frame.pointers), tuple(strides))
     for d in loops:
-        place[d] = writer.open(nest.sizes[d])
+        place[d] = writer.open(writer.end(nest, d))
     element = writer.load(writer.frame.address(few.access, kind, place), stored(kind))
     writer.store(element, frame.address(access, kind, place))
     for _ in loops:
@@ -179,8 +181,10 @@ class ReusingLoops(NestLoops):
         self.lanes = 0 if self.along else self._lanes()
         self.weights = self._of_all_rows()
         self.left = self._of_rows()
-        groups = -(-self.count // (ROWS if self.along or self.lanes else TOGETHER))
-        self.group = -(-self.count // groups)
+        most = ROWS if self.along or self.lanes else TOGETHER
+        self.group = -(-self.count // -(-self.count // most))
+        if shape.row is not None and nest.limit(shape.row) is not None:
+            self.group = max(n for n in range(1, most + 1) if self.count % n == 0)
         self.apart = 0  # elements from row to row of a panel
         self.buffers: list[Value] = []  # of a panel, for each result
 
@@ -202,6 +206,12 @@ class ReusingLoops(NestLoops):
         row = self.shape.row
         if row is None:
             yield [{}]
+            return
+        end = self.end(row)
+        if isinstance(end, Value):  # the last group may run on: groups fill what there is room for
+            start = self.writer.open(end, self.group)
+            yield [{row: self.writer.plus(start, k)} for k in range(self.group)]
+            self.writer.close()
             return
         for start, count in self._parts(self.count, self.group):
             yield [{row: self.writer.plus(start, k)} for k in range(count)]
@@ -266,7 +276,7 @@ class ReusingLoops(NestLoops):
     def _rows(self) -> Iterator[Counters]:
         """Yield all rows, as one loop over them."""
         row = self.shape.row
-        yield {} if row is None else {row: self.writer.open(self.count)}
+        yield {} if row is None else {row: self.writer.open(self.end(row))}
         if row is not None:
             self.writer.close()
 
@@ -443,7 +453,7 @@ class ReusingLoops(NestLoops):
         """Copy the numbers of all rows at a few steps of depth to where they are read for each vector of columns."""
         row, left = self.shape.row, self.left
         assert row is not None and left is not None
-        number = self.writer.open(self.count)
+        number = self.writer.open(self.end(row))
         for k, depth in enumerate(depths):
             with self.at({row: number, **depth}):
                 value = self._bits_of_row() if in_pairs else self.values[left]

@@ -26,6 +26,7 @@ from meshweave.lowering.cpu.lapack import RoutineWriter
 from meshweave.lowering.cpu.pieces import Pieces, pieces_of
 from meshweave.lowering.cpu.products import blas
 from meshweave.lowering.cpu.products.blocks import blocks_of
+from meshweave.lowering.cpu.products.few import by_size_text, sized_units
 from meshweave.lowering.cpu.products.groups import groups_of, groups_text
 from meshweave.lowering.cpu.products.pairs.loops import features_of, product_of, product_text
 from meshweave.lowering.cpu.products.panels import panels_of, panels_text
@@ -91,7 +92,7 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
         routine_of=kernels.routine,
         shared=kernels.shared,
         emitter=CpuEmitter,
-        alone_of=kernels.alone,
+        alone_of=kernels.one_core,
     )
     program.write(code)
     calls = sorted(program.called(code))
@@ -179,7 +180,8 @@ class Kernels:
 
     def __init__(self) -> None:
         self._names: dict[Any, str] = {}
-        self._parts: dict[Any, str] = {}  # functions that one core runs
+        self._parts: dict[Any, str] = {}  # functions that one core runs, for one kind of sizes
+        self._singles: dict[Any, str] = {}  # functions that one core runs
         self.places: dict[str, str] = {}  # where in the source the first call of each came from
         self.texts: list[str] = []
         self.declared: set[str] = set()  # functions of the library that are called
@@ -190,10 +192,33 @@ class Kernels:
         """Return the function that does what `unit` does, generated when it is new."""
         name = self._names.get(unit.key)
         if name is None:
-            pieces = pieces_of(unit)
-            name = self.alone(unit) if pieces is None else self._shared(unit, pieces)
-            self._names[unit.key] = name
+            name = self._names[unit.key] = self._by_size(unit, self._of_cores)
         return name
+
+    def one_core(self, unit: KernelUnit) -> str:
+        """Return the function that does what `unit` does on one core, generated when it is new."""
+        name = self._singles.get(unit.key)
+        if name is None:
+            name = self._singles[unit.key] = self._by_size(unit, self.alone)
+        return name
+
+    def _by_size(self, unit: KernelUnit, made: Callable[[KernelUnit], str]) -> str:
+        """Return the function that does what `unit` does, by the kernel that suits the sizes of a call."""
+        sized = sized_units(unit)
+        if not sized:
+            return made(unit)
+        chosen = [(size, made(size.unit)) for size in sized]
+        other = made(unit)
+        name = self._new(unit)
+        self.texts.append(by_size_text(name, unit, chosen, other, self.shared))
+        if self.shared & {other, *(function for _, function in chosen)}:
+            self.shared.add(name)
+        return name
+
+    def _of_cores(self, unit: KernelUnit) -> str:
+        """Return the function that has the cores do what `unit` does, or one of them where it is too small."""
+        pieces = pieces_of(unit)
+        return self.alone(unit) if pieces is None else self._shared(unit, pieces)
 
     def _shared(self, unit: KernelUnit, pieces: Pieces) -> str:
         """Return the function that has the cores do what `unit` does."""

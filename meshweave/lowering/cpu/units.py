@@ -31,7 +31,7 @@ def unit_text(name: str, unit: KernelUnit) -> str:
     writer = FunctionWriter(unit)
     rows = [writer.open(writer.end(unit.nests[0], d)) for d in range(unit.rows)]
     for nest in unit.nests:
-        _loops_of(writer, nest if rows or nest.limits else turned(writer, nest), rows).write()
+        _loops_of(writer, nest if rows else turned(writer, nest), rows).write()
     for _ in rows:
         writer.close()
     return writer.text(name)
@@ -50,7 +50,8 @@ def _loops_of(writer: FunctionWriter, nest: LoopNest, rows: Sequence[Value]) -> 
     if short_sums.fits:
         return short_sums
     shape = shape_of(nest, len(rows))
-    if shape is None or any(d >= len(rows) for d, _ in nest.limits):
+    limited = any(d >= len(rows) for d, _ in nest.limits)
+    if shape is None or (limited and (rows or not reads_once(nest))):
         return NestLoops(writer, nest, rows)
     dots = RowDots(writer, nest, rows, shape)
     return dots if dots.fits else ReusingLoops(writer, nest, rows, shape)

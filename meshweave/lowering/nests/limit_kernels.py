@@ -48,7 +48,7 @@ from meshweave.lowering.nests.kernels import ElementRef, FusedKernel, KernelNode
 from meshweave.targets import Goal
 from meshweave.transforms.base import Pass, port_attrs, walk
 
-BLAS = ("f32", "f64")  # products whose loops may end early
+FLOATS = ("f32", "f64", "bf16", "f16")  # products whose sums may end early
 _BELOW = (int(arith.CmpIPredicate.ult), int(arith.CmpIPredicate.slt))
 _NEUTRAL = {
     "arith.addf": 0.0, "arith.addi": 0, "arith.mulf": 1.0, "arith.muli": 1,
@@ -291,7 +291,7 @@ class _Limiting:
                     isinstance(b, Accumulator) and b.number == k
                     for k, b in enumerate(behind[output.value] for output in kernel.outputs)
                 ]
-                if all(held) and loop not in reductions and _may_end(kernel):
+                if all(held) and loop not in reductions and _sums_may_end(kernel):
                     reductions[loop] = limit
                 continue
             for output, result in zip(kernel.outputs, op.results):
@@ -702,10 +702,15 @@ def _adds_up(op: ir.Operation) -> bool:
 
 
 def _may_end(kernel: FusedKernel) -> bool:
-    """Tell whether there is code for a kernel whose loops end early, as fast as any."""
+    """Tell whether there is code for a kernel whose parallel loops end early, as fast as any."""
+    return kernel.contraction or not any(word.endswith("order") for word in kernel.switches)
+
+
+def _sums_may_end(kernel: FusedKernel) -> bool:
+    """Tell whether there is code for a kernel whose reductions end early, as fast as any."""
     if not kernel.contraction:
-        return not any(word.endswith("order") for word in kernel.switches)
-    return all(str(node.type) in BLAS for node in kernel.code if isinstance(node, Load))
+        return _may_end(kernel)
+    return all(str(node.type) in FLOATS for node in kernel.code if isinstance(node, Load))
 
 
 def _read(form: linear.Linear, limits: Mapping[int, Limit], guarded: Mapping[int, Limit]) -> Wanted:

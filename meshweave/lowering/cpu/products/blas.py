@@ -8,6 +8,7 @@ leftover depth loop accumulates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -95,6 +96,25 @@ def classes_of(nest: LoopNest) -> list[str]:
         (True, True, True): "batch",
     }  # fmt: skip
     return [names.get((bool(a[d]), bool(b[d]), bool(c[d])), "?") for d in range(len(nest.sizes))]
+
+
+def side(nest: LoopNest, loops: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the loops around a side of a matrix, and those of the side.
+
+    Of those, at most the first ends where a call says. A loop inside that one runs on.
+    """
+    ends = [k for k, d in enumerate(loops) if nest.limit(d) is not None]
+    at = ends[-1] if ends else 0
+    return tuple(loops[:at]), tuple(loops[at:])
+
+
+def extent(writer: FunctionWriter, nest: LoopNest, loops: Sequence[int]) -> Value | int:
+    """Return how many iterations the loops of a side have in a call."""
+    if not loops:
+        return 1
+    inner = math.prod(nest.sizes[d] for d in loops[1:])
+    end = writer.end(nest, loops[0])
+    return writer.times(end, inner) if isinstance(end, Value) else end * inner
 
 
 def by_class(nest: LoopNest) -> LoopNest:

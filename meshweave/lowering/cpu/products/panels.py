@@ -21,7 +21,9 @@ from meshweave.lowering.cpu.products.blas import (
     SMALLEST,
     by_class,
     classes_of,
+    extent,
     product_of,
+    side,
     starts_at_zero,
 )
 from meshweave.lowering.cpu.products.blocks import WIDTHS, parts_of
@@ -64,6 +66,11 @@ class Product:
         """Return the distance of neighbouring columns in the result."""
         return self.result.strides[self.columns[-1]]
 
+    @property
+    def runs_on(self) -> bool:
+        """Tell whether columns are computed behind where a call says that they end."""
+        return any(self.nest.limit(d) is not None for d in self.columns)
+
 
 def panels_of(nest: LoopNest) -> Product | None:
     """Return the product that a contraction is, with rows and columns chosen so that it takes the least time.
@@ -72,7 +79,8 @@ def panels_of(nest: LoopNest) -> Product | None:
     """
     if not (PANELS in nest.switches or _beyond_the_library(nest)):
         return None
-    if nest.limits or not _suits(nest):
+    ends = any(d in nest.reductions for d, _ in nest.limits)
+    if (ends and len(nest.reductions) > 1) or not _suits(nest):
         return None
     nest = merged(by_class(nest))
     names = classes_of(nest)
@@ -85,7 +93,7 @@ def panels_of(nest: LoopNest) -> Product | None:
         _product(nest, names, ("n", "m"), (b, a, c), (kinds[1], kinds[0], kind)),
     )
     found = [product for product in both if product is not None]
-    return min(found, key=lambda product: _cycles(product, vectors()), default=None)
+    return min(found, key=lambda p: (p.runs_on, _cycles(p, vectors())), default=None)
 
 
 def _beyond_the_library(nest: LoopNest) -> bool:
@@ -120,10 +128,10 @@ def _product(
         return [d for d, found in enumerate(names) if found == name]
 
     columns = _neighbours(sorted(loops(classes[1]), key=lambda d: -result.strides[d]), nest, result)
-    rows, depth = loops(classes[0]), loops("k")
+    (_, rows), depth = side(nest, loops(classes[0])), loops("k")
     taken = {*rows, *columns, *depth}
     outer = tuple(d for d in range(len(names)) if d not in taken)
-    product = Product(nest, outer, tuple(rows), tuple(columns), tuple(depth), *accesses, kinds)
+    product = Product(nest, outer, rows, tuple(columns), tuple(depth), *accesses, kinds)
     return product if depth and product.size(columns) > 1 and product.size(rows) > 1 else None
 
 
@@ -199,7 +207,7 @@ def _panel_sizes(lines: int, inner: int, shape: PanelSizes) -> Iterator[tuple[in
 def panels_text(name: str, unit: KernelUnit, product: Product) -> str:
     """Write the function `name` that does the product."""
     writer = FunctionWriter(unit)
-    counters = {d: writer.open(product.nest.sizes[d]) for d in product.outer}
+    counters = {d: writer.open(writer.end(product.nest, d)) for d in product.outer}
     _Panels(writer, product, counters, PanelSizes.of(product, vectors())).write()
     for _ in product.outer:
         writer.close()
@@ -322,13 +330,19 @@ class _Panels:
                 self._block(writer.open(high, rows, low), rows, panel, part)
                 writer.close()
 
-    def _row_blocks(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (rows of a block, from, to): blocks of one size, then what is left."""
+    def _row_blocks(self) -> Iterator[tuple[int, int, Value | int]]:
+        """Yield (rows of a block, from, to): blocks of one size, then what is left.
+
+        Where a call says how many rows there are, the last block may run on.
+        """
         rows, m = self.shape.rows, self.product.size(self.product.rows)
-        whole = m // rows * rows
-        yield rows, 0, whole
+        whole, end = m // rows * rows, extent(self.writer, self.product.nest, self.product.rows)
+        if isinstance(end, Value):
+            yield rows, 0, self.writer.least(end, whole)
+        else:
+            yield rows, 0, whole
         if m - whole:
-            yield m - whole, whole, m
+            yield m - whole, whole, end
 
     # Depth
 
@@ -342,10 +356,12 @@ class _Panels:
         spans, opened = [], 0
         for k, d in enumerate(p.depth):
             steps = p.left.strides[d], p.right.strides[d]
-            length: Value | int = sizes[k]
+            length = end = writer.end(p.nest, d)
             if k < at or (k == at and step < sizes[k]):
                 opened += 1
-                counter = writer.open(sizes[k], step if k == at else 1)
+                # Sums of nothing are written too.
+                least = writer.greatest(end, 1) if isinstance(end, Value) else end
+                counter = writer.open(least, step if k == at else 1)
                 left, right = (
                     writer.plus(start, writer.times(counter, by))
                     for start, by in zip((left, right), steps)
@@ -353,8 +369,8 @@ class _Panels:
                 if self.starts:
                     here = writer.compare("eq", counter, 0)
                     begins = here & begins if isinstance(begins, Value) else here
-                if sizes[k] % step or k < at:
-                    length = tiles.minimum(writer, counter, sizes[k], step)
+                if isinstance(end, Value) or sizes[k] % step or k < at:
+                    length = tiles.minimum(writer, counter, end, step)
                 else:
                     length = step
             if k >= at:

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from meshweave.hints.fast_paths import BF16
 from meshweave.ir.expressions import Apply
 from meshweave.lowering.cpu import tiles
-from meshweave.lowering.cpu.products.blas import by_class, classes_of, starts_at_zero
+from meshweave.lowering.cpu.products.blas import (
+    by_class,
+    classes_of,
+    extent,
+    side,
+    starts_at_zero,
+)
 from meshweave.lowering.cpu.products.pairs.packing import (
     BLOCK,
     DEPTH,
@@ -134,7 +140,7 @@ def _orders(nest: LoopNest, depth: Sequence[int]) -> list[tuple[int, ...]]:
 
     orders = [sorted(depth, key=even)]
     orders += [sorted(depth, key=lambda d: -steps[d]) for steps in (left, right)]
-    return list(dict.fromkeys(map(tuple, orders)))
+    return [order for order in dict.fromkeys(map(tuple, orders)) if not side(nest, order)[0]]
 
 
 def _unit_of(nest: LoopNest) -> str:
@@ -168,7 +174,7 @@ def _product(
     def loops(name: str) -> tuple[int, ...]:
         return tuple(d for d, found in enumerate(names) if found == name)
 
-    rows, columns = loops(sides[0]), loops(sides[1])
+    (_, rows), (_, columns) = (side(nest, loops(name)) for name in sides)
     taken = {*rows, *columns, *depth}
     outer = tuple(d for d in range(len(names)) if d not in taken)
     if not rows or not columns or not depth or not is_one_walk(sizes, columns, result):
@@ -210,7 +216,7 @@ def product_text(name: str, unit: KernelUnit, product: PairProduct) -> str:
     writer = FunctionWriter(unit)
     machine = _unit(product)
     machine.begin(writer)
-    counters = {d: writer.open(product.nest.sizes[d]) for d in product.outer}
+    counters = {d: writer.open(writer.end(product.nest, d)) for d in product.outer}
     _Loops(writer, product, counters, machine).write()
     for _ in product.outer:
         writer.close()
@@ -272,17 +278,21 @@ class _Loops:
     def write(self) -> None:
         """Write the parts of the right matrix, in them all rows."""
         writer, p = self.writer, self.product
-        start = writer.open(p.depth, self.deep)
-        column = writer.open(p.columns, self.width)
+        rows, columns = (extent(writer, p.nest, of.lines) for of in (p.left, p.right))
+        depth = extent(writer, p.nest, p.left.depth)
+        # Sums of nothing are written too.
+        least = writer.greatest(depth, 1) if isinstance(depth, Value) else depth
+        start = writer.open(least, self.deep)
+        column = writer.open(columns, self.width)
         part = _PackedPart(
             column,
-            tiles.minimum(writer, column, p.columns, self.width),
+            tiles.minimum(writer, column, columns, self.width),
             start,
-            tiles.minimum(writer, start, p.depth, self.deep),
+            tiles.minimum(writer, start, depth, self.deep),
         )
         self.right.pack(column, part.columns, start, part.depth, self.panel, self.blocks)
-        row = writer.open(p.rows, self.rows)
-        self._rows(row, tiles.minimum(writer, row, p.rows, self.rows), part)
+        row = writer.open(rows, self.rows)
+        self._rows(row, tiles.minimum(writer, row, rows, self.rows), part)
         for _ in range(3):
             writer.close()
 
@@ -341,7 +351,7 @@ class _Loops:
             begins,
             self.rows,
         )
-        if p.rows % self.rows == 0 and p.columns % self.columns == 0:
+        if not p.nest.limits and p.rows % self.rows == 0 and p.columns % self.columns == 0:
             self.machine.add(writer, there)
             return
         whole = writer.compare("eq", rows, self.rows) & writer.compare("eq", columns, self.columns)
