@@ -314,10 +314,15 @@ class _CapturedGraph:
         """Return what sizes of inputs calls choose; None where results have strides or are written."""
         given = [node for node in captured.graph.nodes if node.op == "placeholder"]
         plain_results = all(one.strides is None for one in self._results)
-        if not plain_results or written_arguments(captured):
+        if not plain_results:
             return None
         inputs = [node for node, name in zip(given, self._states) if name is None]
-        return open_inputs(inputs)
+        opened = open_inputs(inputs)
+        if opened is None:
+            return None
+        written = written_arguments(captured)
+        is_open = [node in written for node, shape in zip(inputs, opened.shapes) if shape]
+        return None if any(is_open) else opened
 
     def _placed(self, owners: Mapping[_Key, str]) -> dict[_Key, Placement]:
         """Return the placements of values, given the name that each has in the user's program."""

@@ -332,3 +332,39 @@ def test_state_is_written_by_calls_of_any_size(mesh: str | None) -> None:
         near(torch.from_numpy(program.parameters["cache"].numpy()), module.cache)
         assert program.parameters["calls"].numpy() == 3
         assert set(program.program.bundle.manifest.donated.values()) == {0, 1, 2}
+
+
+def test_rows_of_every_head_are_written_by_calls_of_any_size() -> None:
+    """What a call has of each head lies apart where the bound puts it, and goes where the call says."""
+
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(2, 3, 16, 4))
+
+        def forward(self, x: Any, first: Any) -> Any:
+            rows = x.view(2, x.shape[1], 3, 4).transpose(1, 2)
+            self.cache.index_copy_(2, torch.arange(x.shape[1]) + first, rows)
+            return self.cache.sum(-1)
+
+    n, module, first = mw.Dim("n", max=8), Heads(), torch.zeros((), dtype=torch.int64)
+    with mw.from_torch(Heads(), (mw.ShapeDtype((2, n, 12), "f32"), first)) as program:
+        for size, begin in ((8, 0), (3, 5), (1, 15)):
+            x = torch.randn(2, size, 12)
+            near(program(x, first + begin), module(x, first + begin))
+
+
+def test_one_program_reads_prompts_of_any_length_into_a_cache() -> None:
+    module = Attending("index_copy_", False).eval()
+    backend = mw.torch_backend()
+    fast = torch.compile(module, backend=backend)
+    for length in (6, 2, 8):
+        tokens = torch.arange(2 * length).view(2, length) % 20
+        ours, theirs = ([StaticLayer((2, 2, 12, 8), "index_copy_") for _ in range(2)] for _ in "ab")
+        torch._dynamo.mark_dynamic(tokens, 1, min=2, max=8)
+        with torch.no_grad():
+            near(fast(tokens, ours), module(tokens, theirs))
+        for mine, right in zip(ours, theirs, strict=True):
+            near(mine.keys, right.keys)
+            near(mine.values, right.values)
+    assert backend.cache_info().misses == 1

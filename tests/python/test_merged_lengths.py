@@ -8,6 +8,7 @@ import pytest
 from depth import sampled
 
 import meshweave as mw
+from meshweave.errors import CompileError
 from meshweave.frontends.python import tree
 
 B, N = mw.Dim("b", max=4), mw.Dim("n", max=6)
@@ -215,3 +216,24 @@ def test_modules_of_pytorch_have_batch_and_length_of_any_size() -> None:
                 for one, other in zip(program(tokens), wanted, strict=True):
                     assert one.shape == other.shape and torch.allclose(one, other, atol=1e-5)
     assert compiler.cache_info() == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: mw.cumulative_sum(x.reshape(-1)),
+        lambda x: mw.concat([x.reshape(-1), x.reshape(-1)]),
+        lambda x: mw.pad(x.reshape(-1), ((0, 2),)),
+    ],
+    ids=["scan", "concat", "pad"],
+)
+def test_what_runs_along_a_merged_dim_needs_its_size_outside(function: Any) -> None:
+    """Of 2 x n elements those of a call lie apart, of n x 2 side by side."""
+    n = mw.Dim("n", max=11)
+    inside = mw.jit(function, dims={"x": (None, n)})
+    with pytest.raises(CompileError, match=r"along a dim of size 2\*n, .*: it may be the major"):
+        inside(np.ones((2, 11), np.float32))
+    outside, own = mw.jit(function, dims={"x": (n, None)}), mw.jit(function)
+    for rows in (11, 3):
+        x = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+        np.testing.assert_array_equal(np.asarray(outside(x)), np.asarray(own(x)))

@@ -27,7 +27,16 @@ from meshweave.ir.build import (
     segments,
     tensor_type,
 )
-from meshweave.ir.ops import body_of, is_used, ops_named, producer, replace_op, terminator
+from meshweave.ir.ops import (
+    body_of,
+    clone_body,
+    is_used,
+    ops_named,
+    producer,
+    replace_op,
+    terminator,
+)
+from meshweave.ir.scatters import SCATTER, Scatter, scatter
 from meshweave.layout.lengths import Formula
 from meshweave.transforms.base import clone_with, fail, walk
 from meshweave.transforms.lengths.family import Family
@@ -80,6 +89,16 @@ class Rows:
             return self.known.get((value, dim))
         extent = value.type.shape[dim]
         return () if extent == 1 and not formula.terms else (SizePart(formula, extent),)
+
+    def has_gaps(self, value: ir.Value, dim: int) -> bool:
+        """Tell whether elements of a dim lie apart in a call, where the bounds put them.
+
+        They are side by side where the one size that a call chooses is the major part.
+        """
+        row = self.of(value, dim)
+        if not is_merged(self.family.shape(value)[dim]) or _made_anywhere(value):
+            return False
+        return row is None or any(part.formula.terms for part in row[1:])
 
     def find(self) -> None:
         """Find them from reshapes and from what meets in ops; what nothing says has its parts in the order of names."""
@@ -267,6 +286,8 @@ class SizesApart:
         for op in self.rows.ops:
             if op.name in _RESHAPES:
                 self._reshape(op)
+            elif op.name == SCATTER:
+                self._scatter(op)
             elif op.name.startswith("linalg.") and not is_free(op):
                 self._structured(op)
 
@@ -424,6 +445,50 @@ class SizesApart:
                 if old in self.family.shapes:
                     self._noted(new, self.family.shapes[old])
                 old.replace_all_uses_with(new)
+        self._old.append(op)
+
+    def _scatter(self, op: ir.Operation) -> None:
+        """Give a scatter a loop for each part of what its updates run along."""
+        what, cut = Scatter(op), dict[int, Row]()
+        read = [
+            (loop, value, d)
+            for value, row in zip(what.inputs, what.rows)
+            for d, loop in enumerate(row)
+        ]
+        for loop, value, d in read:
+            if is_merged(self.family.shape(value)[d]) and (known := self.rows.of(value, d)):
+                cut.setdefault(loop, known)
+        if not cut or any(loop in cut for loop in what.to):
+            return
+        for loop, value, d in read:
+            formula = self.family.shape(value)[d]
+            if loop in cut and not is_merged(formula) and not _made_anywhere(value):
+                fail(op, f"{op.name}: {formula} meets {_text(cut[loop])}: the same size is right")
+        b, first = OpBuilder.before(op), len(what.sizes)
+        numbers = _groups([len(cut.get(loop, (None,))) for loop in range(first)])
+        inputs, rows = list[ir.Value](), list[list[int]]()
+        for value, row in zip(what.inputs, what.rows):
+            shape = zip(row, self.family.shape(value), value.type.shape)
+            parts = [cut.get(k) or (SizePart(formula, extent),) for k, formula, extent in shape]
+            inputs.append(self._read(value, b, parts))
+            rows.append([number for loop in row for number in numbers[loop]])
+        behind = sum(map(len, numbers)) - first
+        to = [numbers[k][0] if k < first else k + behind for k in what.to]
+
+        def update(
+            inner: OpBuilder, loops: list[ir.Value], given: list[ir.Value], there: list[ir.Value]
+        ) -> tuple[ir.Value, list[ir.Value], list[ir.Value]]:
+            at = [
+                self._linear(inner, [loops[n] for n in own], cut[k]) if k in cut else loops[own[0]]
+                for k, own in enumerate(numbers)
+            ]
+            holds, *rest = clone_body(body_of(op), [*at, *given, *there], inner.ip)
+            return holds, rest[: what.places], rest[what.places :]
+
+        for old, new in zip(op.results, scatter(b, inputs, rows, what.starts, to, update)):
+            if old in self.family.shapes:
+                self._noted(new, self.family.shapes[old])
+            old.replace_all_uses_with(new)
         self._old.append(op)
 
     def _loops(self, op: ir.Operation, maps: Sequence[ir.AffineMapAttr]) -> dict[int, Row]:

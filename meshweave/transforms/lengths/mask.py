@@ -110,13 +110,13 @@ def mask_lengths(module: ir.Module, family: Family) -> list[list[SizesOfDim]]:
         main = functions_of(module)["main"]
         ends = _arguments(main, family)
         rules = RuleTable()
-        kept, results = _apart(main, rules, family, ends)
+        kept, results, rows = _apart(main, rules, family, ends)
         old: list[ir.Operation] = []
         for op in walk(main):
             if op.name == SCATTER:
                 old += [op] if _scatter(op, family, ends) else []
             elif not op.name.startswith((*CONTROL, *_FREE)) and kept.isdisjoint(op.results):
-                _mask(op, rules, family, ends)
+                _mask(op, rules, family, ends, rows)
         for op in old:  # whose bodies the walk has seen
             op.erase()
         for constant in family.constants:
@@ -126,8 +126,11 @@ def mask_lengths(module: ir.Module, family: Family) -> list[list[SizesOfDim]]:
 
 def _apart(
     main: ir.Operation, rules: RuleTable, family: Family, ends: Ends
-) -> tuple[set[ir.Value], list[list[SizesOfDim]]]:
-    """Keep the sizes in products apart; return what reshapes make for that, and the sizes of the dims of results."""
+) -> tuple[set[ir.Value], list[list[SizesOfDim]], Rows]:
+    """Keep the sizes in products apart.
+
+    Return what reshapes make for that, the sizes of the dims of results, and the parts of merged dims.
+    """
     ops = [op for op in walk(main) if not _within_body(op) and op.name not in _FREE[:2]]
     rows = Rows(family, ops, rules)
     rows.find()
@@ -135,7 +138,7 @@ def _apart(
     apart.run()
     results = _results(main, family, apart)
     apart.clean()
-    return {op.results[0] for op in apart.reshapes}, results
+    return {op.results[0] for op in apart.reshapes}, results, rows
 
 
 def _results(main: ir.Operation, family: Family, apart: SizesApart) -> list[list[SizesOfDim]]:
@@ -213,7 +216,7 @@ def _arguments(main: ir.Operation, family: Family) -> Ends:
     )
 
 
-def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends) -> None:
+def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends, rows: Rows) -> None:
     """Keep what lies behind a size out of the reductions of an op; refuse what it cannot have."""
     captured = captured_by(op)
     values = [*op.operands, *[c.value for c in captured], *op.results]
@@ -225,7 +228,7 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends) -> Non
         _slice(op, family, ends)
         return
     if op.name == "tensor.pad":
-        _pad(op, family, ends)
+        _pad(op, family, ends, rows)
         return
     if op.name == "tensor.insert_slice":
         _insert(op, family, ends)
@@ -235,8 +238,17 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends) -> Non
     along = op.attributes["dim"].value if op.name == "tensor.concat" else None
     found = _factors(op, rule, values, len(op.operands), family, along)
     if along is not None:
+        _refuse_gaps(op, [(value, along) for value in op.operands], family, rows)
         _concat(op, along, family, ends)
         return
+    ordered = [k for k, factor in enumerate(rule.factors) if factor.kind == ORDERED]
+    places = [
+        (value, d)
+        for value, dims in zip(values, rule.tensors)
+        for d, row in enumerate(dims or ())
+        if any(factor in ordered for factor in row)
+    ]
+    _refuse_gaps(op, places, family, rows)
     bounds = {}
     for factor, formula in found.items():
         kind = rule.factors[factor].kind
@@ -321,7 +333,7 @@ def _right_from(
     return ""
 
 
-def _pad(op: ir.Operation, family: Family, ends: Ends) -> None:
+def _pad(op: ir.Operation, family: Family, ends: Ends, rows: Rows) -> None:
     """Let what a pad puts behind a dim begin where the dim ends."""
     source = op.operands[0]
     formulas = family.shape(source)
@@ -332,6 +344,7 @@ def _pad(op: ir.Operation, family: Family, ends: Ends) -> None:
             continue
         if DYNAMIC in (low[d], high[d]) or not formula.is_sum(family.dims):
             _refuse(op, formula, "a pad of a size, or a sum that is never below 0, by numbers")
+        _refuse_gaps(op, [(source, d)], family, rows)
         bounds[d] = ends.of(formula)
     filling = terminator(body_of(op)).operands[0]
     made = producer(filling)
@@ -508,6 +521,17 @@ def _factors(
                     f"{formula}, and meets {found[row[0]]}, which is known at run time: the same size is right",
                 )
     return found
+
+
+def _refuse_gaps(
+    op: ir.Operation, places: Sequence[tuple[ir.Value, int]], family: Family, rows: Rows
+) -> None:
+    """Refuse an op along a dim in which what reshapes have merged lies apart, as the bounds put it."""
+    for value, dim in places:
+        if is_tensor(value.type) and rows.has_gaps(value, dim):
+            _refuse(
+                op, family.shape(value)[dim], "it may be the major one of what a reshape merges"
+            )
 
 
 def _refuse_unsafe(op: ir.Operation, found: Mapping[int, Formula]) -> None:
