@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 DEEP = os.environ.get("MESHWEAVE_TESTS") == "deep"
-FEWER = 2  # `make test` tries so many times fewer cases than tests name: it is to take ten minutes on two cores
+FEWER = 3  # `make test` tries so many times fewer cases than tests name: it is to take ten minutes on two cores
 
 deep = pytest.mark.deep
 """A test that takes long beside others of its kind, which stay."""
 
 
 def examples(count: int) -> int:
-    """Return how many of `count` random examples this run tries: all, or the first tenth."""
+    """Return how many of `count` random examples this run tries: all, or the first fifteenth."""
     return count if DEEP else -(-count // (5 * FEWER))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from traced import mw
 
 from meshweave.layout import Layout, Mesh
@@ -43,7 +44,8 @@ def peaks(code: str, **environment: str) -> list[float]:
     return [float(word) for word in done.stdout.split()]
 
 
-@pytest.mark.parametrize("mesh", ["", "x=2"])
+@sampled(2)
+@pytest.mark.parametrize("mesh", ["x=2", ""])
 def test_arrays_that_a_function_holds_take_their_memory_once(mesh: str) -> None:
     (first, second) = peaks(f"""
 made = lambda w: mw.jit(lambda a: a @ w, mesh={mesh!r} or None)
