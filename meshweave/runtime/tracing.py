@@ -35,6 +35,23 @@ class Taken(NamedTuple):
     dropped: int
 
 
+class TimedOp(NamedTuple):
+    """Hold what a device did: kind, name and place as of a slice, start and end in nanoseconds of the monotonic clock.
+
+    met: when all members of a collective had come; last: the rank that came last. 0 and -1 for anything else.
+    """
+
+    rank: int
+    kind: str
+    name: str
+    start: int
+    end: int
+    where: str = ""
+    nbytes: int = 0
+    met: int = 0
+    last: int = -1
+
+
 class Marks:
     """Hold the buffers of some ranks. Each has room for so many marks between two calls of `take`."""
 

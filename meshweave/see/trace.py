@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -22,7 +22,7 @@ from meshweave.errors import UsageError
 from meshweave.files.whole import write_text
 from meshweave.layout import Mesh
 from meshweave.runtime.memory import Values
-from meshweave.runtime.tracing import ClockReading, Taken
+from meshweave.runtime.tracing import ClockReading, Taken, TimedOp
 from meshweave.runtime.watched import WATCHERS, Watched
 
 ROOM = 1 << 16  # marks of a rank in a call, 16 bytes each
@@ -97,7 +97,7 @@ class RankTrace:
         if id(program) not in self._programs:
             traced = _ProgramMarks(program, self._room)
             self._programs[id(program)] = traced
-            self.unseen += traced.first is None
+            self.unseen += traced.first is None and traced.timed is None
 
     def ended(self, program: Watched) -> None:
         """Take the marks of a call; of one that another thread began before the trace there are none."""
@@ -151,11 +151,16 @@ class _ProgramMarks:
         begin = getattr(program, "trace", None)  # engines that write marks have it
         self.first: ClockReading | None = None if begin is None else begin(room)
         self.last = self.first
+        # Engines that play devices know what each did, and when.
+        self.timed: Callable[[], list[TimedOp]] | None = getattr(program, "timed_ops", None)
+        self.ops: list[tuple[int, list[TimedOp]]] = []
         self.calls: list[tuple[int, dict[int, Values]]] = []
         self.dropped = 0
 
     def take(self, call: int) -> None:
         """Take the marks of a call."""
+        if self.timed is not None:
+            self.ops.append((call, self.timed()))
         if self.first is not None:
             taken: Taken = self.program.marks()  # type: ignore[attr-defined]
             self.calls.append((call, taken.rows))
@@ -168,6 +173,8 @@ class _ProgramMarks:
 
     def slices(self, began: int) -> Iterator[Slice]:
         """Yield the slices of all calls, with times from `began` on."""
+        for call, ops in self.ops:
+            yield from _slices_of_ops(call, ops, began)
         if self.first is None or self.last is None:
             return
         stamps = self.last.stamp - self.first.stamp
@@ -207,6 +214,22 @@ def slices_of(
                 if last != rank and until > start:
                     wait = ("wait", f"wait for rank {last}", float(start), float(until - start))
                     yield Slice(rank, *wait, call, op.location, waits_for=last)
+
+
+def _slices_of_ops(call: int, ops: Sequence[TimedOp], began: int) -> Iterator[Slice]:
+    """Yield the slices of what devices did in a call.
+
+    A device may have posted a collective and gone on: that slice begins where it did nothing else.
+    """
+    busy: dict[int, int] = {}
+    for op in sorted(ops, key=lambda op: (op.end, op.start)):
+        start = max(op.start, busy.get(op.rank, 0))
+        busy[op.rank] = op.end
+        times = float(start - began), float(op.end - start)
+        yield Slice(op.rank, op.kind, op.name, *times, call, op.where, op.nbytes)
+        if op.met > start and op.last != op.rank:
+            wait = f"wait for rank {op.last}", times[0], float(op.met - start)
+            yield Slice(op.rank, "wait", *wait, call, op.where, waits_for=op.last)
 
 
 def _arrivals(

@@ -1,5 +1,6 @@
 """`mw.trace`: slices of each rank, the file, and what is left when it is over."""
 
+import itertools
 import json
 from pathlib import Path
 from threading import Thread
@@ -179,3 +180,29 @@ def test_a_trace_within_a_trace_is_refused() -> None:
         pass
     with pytest.raises(UsageError, match="room=0, a number of marks of at least 1"):
         RankTrace(0)
+
+
+def test_engine_emulate_says_what_each_device_did() -> None:
+    pytest.importorskip("llvmlite")
+    f = mw.jit(
+        lambda a, b: mw.tanh(a @ b),
+        mesh="x=2, y=2", in_layouts=("[x, _]", "[_, y]"), out_layouts="[_, y]", engine="emulate",
+    )  # fmt: skip
+    a, b = np.ones((16, 32), np.float32), np.ones((32, 8), np.float32)
+    f(a, b)
+    with mw.trace() as t:
+        found = f(a, b)
+        assert np.allclose(np.asarray(found), np.tanh(a @ b), rtol=1e-5)
+    manifest = f.lower(a, b).compile().program.bundle.manifest
+    assert (t.calls, t.unseen) == (1, 0)
+    for rank in range(4):
+        own = [s for s in t.slices if s.rank == rank]
+        moves = [s for s in own if s.kind == "collective"]
+        assert [s.nbytes for s in moves] == [info.bytes for info in manifest.collectives]
+        assert {"kernel", "copy"} <= {s.kind for s in own}
+        work = [s for s in own if s.kind != "wait"]
+        assert all(s.duration > 0 and s.start >= 0 for s in work)
+        assert all(a.end <= b.start for a, b in itertools.pairwise(work))
+    waits = [s for s in t.slices if s.kind == "wait"]
+    assert waits and all(s.waits_for != s.rank and s.waits_for in range(4) for s in waits)
+    f.close()
