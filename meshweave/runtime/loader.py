@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import mmap
 import struct
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -29,6 +30,7 @@ _SYMTAB, _RELA, _NOBITS, _REL = 2, 4, 8, 9  # section types
 _WRITE, _ALLOC, _EXECUTE, _TLS = 1, 2, 4, 0x400  # section flags
 _ABSOLUTE, _COMMON = 0xFFF1, 0xFFF2  # special section numbers of symbols
 _GLOBAL, _WEAK = 1, 2
+_FUNCTION = 2  # type of symbols
 # Relocation types: (bytes, relative to the place, signed or unsigned range).
 _RELOCATIONS = {
     1: (8, False, "q"),
@@ -61,6 +63,16 @@ class _ElfSymbol(NamedTuple):
     binding: int
     section: int
     value: int
+    size: int
+    is_function: bool
+
+
+class LoadedFunction(NamedTuple):
+    """Hold a function in memory: its name, where it begins, and its bytes."""
+
+    name: str
+    address: int
+    size: int
 
 
 @dataclass
@@ -90,9 +102,13 @@ class _ElfObject:
 class LoadedCode:
     """Keep code in memory for as long as this object lives."""
 
-    def __init__(self, memory: mmap.mmap, symbols: dict[str, int]) -> None:
+    def __init__(
+        self, memory: mmap.mmap, symbols: dict[str, int], functions: Sequence[LoadedFunction] = ()
+    ) -> None:
         self._memory = memory  # unmapped with the last reference to this object
         self._symbols = symbols
+        self.functions = tuple(functions)
+        _LOADED.add(self)
 
     def address(self, symbol: str) -> int:
         """Return the address of a symbol that the objects define. Raises MeshweaveError when none does."""
@@ -102,6 +118,14 @@ class LoadedCode:
 
     def __contains__(self, symbol: str) -> bool:
         return symbol in self._symbols
+
+
+_LOADED = weakref.WeakSet[LoadedCode]()
+
+
+def loaded_functions() -> list[LoadedFunction]:
+    """Return the functions of all code that is in memory now, by address."""
+    return sorted((f for code in _LOADED for f in code.functions), key=lambda f: f.address)
 
 
 def load(
@@ -132,7 +156,7 @@ def load(
             raise MeshweaveError(
                 f"the system refuses executable memory (errno {ctypes.get_errno()})"
             )
-    return LoadedCode(memory, defined)
+    return LoadedCode(memory, defined, _functions(parsed))
 
 
 @contextlib.contextmanager
@@ -186,10 +210,11 @@ def _symbols(data: bytes, sections: list[_ElfSection]) -> list[_ElfSymbol]:
     texts = data[strings.offset : strings.offset + strings.size]
     symbols = []
     for place in range(tables[0].offset, tables[0].offset + tables[0].size, _SYMBOL.size):
-        name, info, _other, section, value, _size = _SYMBOL.unpack_from(data, place)
+        name, info, _other, section, value, size = _SYMBOL.unpack_from(data, place)
         if section == _COMMON or (section >= len(sections) and section != _ABSOLUTE):
             raise ValueError(f"symbol {_string(texts, name)} in section {section}")
-        symbols.append(_ElfSymbol(_string(texts, name), info >> 4, section, value))
+        function = info & 15 == _FUNCTION
+        symbols.append(_ElfSymbol(_string(texts, name), info >> 4, section, value, size, function))
     return symbols
 
 
@@ -247,6 +272,17 @@ def _definitions(parsed: list[_ElfObject]) -> dict[str, int]:
                     if address is not None:
                         defined.setdefault(symbol.name, address)
     return defined
+
+
+def _functions(parsed: list[_ElfObject]) -> list[LoadedFunction]:
+    """Return the functions that the objects define, local ones too."""
+    return [
+        LoadedFunction(symbol.name, address, symbol.size)
+        for item in parsed
+        for symbol in item.symbols
+        if symbol.is_function and symbol.section and symbol.size
+        if (address := _value(item, symbol)) is not None
+    ]
 
 
 def _value(item: _ElfObject, symbol: _ElfSymbol) -> int | None:

@@ -241,6 +241,11 @@ def _add_run(commands: Commands) -> None:
     add(
         "--trace", metavar="OUT.json", help="write what each rank did and when, for ui.perfetto.dev"
     )
+    add(
+        "--perf-map",
+        action="store_true",
+        help="write /tmp/perf-PID.map, by which perf report names compiled functions (engine local)",
+    )
     _add_running(run)
     add("--json", action="store_true", help="print JSON instead of a table")
     run.set_defaults(command=_loaded_later("run", "run"))

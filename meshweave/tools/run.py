@@ -40,6 +40,7 @@ from meshweave.layout import Mesh
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
+from meshweave.runtime.perf import write_perf_map
 from meshweave.see.profile import read_prices
 from meshweave.targets import ENGINES, Goal, engine_traits
 from meshweave.tools.arrays import Difference, arguments, difference, dump, expected
@@ -76,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
             check_signature(source.bundle, source.name, options.require_signature)
         if options.check and source.bundle is not None:
             raise UsageError("--check needs the program's text: a bundle holds only compiled code")
+        if options.perf_map and read_goal(options).engine != "local":
+            raise UsageError("--perf-map goes with --engine local: other ranks are other processes")
         program = load_program(source, options, progress)
         with program:
             given = _arguments(program, options)
@@ -83,6 +86,8 @@ def run(options: argparse.Namespace) -> int:
                 expected(program.outputs, options.expect) if options.expect is not None else None
             )
             progress("run")
+            if options.perf_map:
+                write_perf_map()
             with traced(options.trace):
                 results = _fastest(program, given, options.repeat)
         differences = [] if wanted is None else _compared(program, results, wanted, "--expect")
