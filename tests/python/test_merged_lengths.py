@@ -237,3 +237,32 @@ def test_what_runs_along_a_merged_dim_needs_its_size_outside(function: Any) -> N
     for rows in (11, 3):
         x = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
         np.testing.assert_array_equal(np.asarray(outside(x)), np.asarray(own(x)))
+
+
+@pytest.mark.parametrize("shape", [(2, None), (2, None, 3), (None, 2)])
+def test_places_in_a_merged_dim_are_those_of_the_call(shape: tuple[int | None, ...]) -> None:
+    """Also where the first operand of an op says nothing of what was merged."""
+
+    def placed(x: Any) -> Any:
+        row = x.reshape(-1)
+        count = x.shape[0] * x.shape[1] * (x.shape[2] if len(shape) == 3 else 1)
+        added = mw.zeros(5, dtype=mw.float32).at[mw.arange(count) % 5].add(row)
+        return mw.argmax(row), mw.zeros(70, dtype=mw.float32).at[mw.arange(count)].set(row), added
+
+    n = mw.Dim("n", max=11)
+    f = mw.jit(placed, dims={"x": tuple(None if size else n for size in shape)})
+    for rows in (11, 4):
+        x = np.random.default_rng(rows).standard_normal([size or rows for size in shape])
+        x = x.astype(np.float32)
+        at, put, added = map(np.asarray, f(x))
+        row = x.reshape(-1)
+        assert at == row.argmax()
+        np.testing.assert_array_equal(put, np.pad(row, (0, 70 - row.size)))
+        np.testing.assert_allclose(added, [row[k::5].sum() for k in range(5)], rtol=1e-4, atol=1e-5)
+
+
+def test_what_reads_a_merged_dim_at_places_is_refused_by_name() -> None:
+    n = mw.Dim("n", max=11)
+    f = mw.jit(lambda x: mw.take(x.reshape(-1), mw.arange(3)), dims={"x": (None, n)})
+    with pytest.raises(CompileError, match=r"read at, what lies behind the end of n"):
+        f(np.ones((2, 11), np.float32))

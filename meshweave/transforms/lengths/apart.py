@@ -494,6 +494,7 @@ class SizesApart:
     def _loops(self, op: ir.Operation, maps: Sequence[ir.AffineMapAttr]) -> dict[int, Row]:
         """Return the parts of the loops that run along merged dims."""
         found: dict[int, Row | None] = {}
+        merged: dict[int, Formula] = {}
         outs = len(op.results)
         values = [*zip(op.operands, maps), *zip(op.results, list(maps)[len(maps) - outs :])]
         for value, attr in values:
@@ -509,8 +510,9 @@ class SizesApart:
                     )
                 known = None if _made_anywhere(value) else self.rows.of(value, d)
                 found[expr.position] = found.get(expr.position) or known
-                if found[expr.position] is None:
-                    found[expr.position] = self.rows.in_order(formula)
+                merged[expr.position] = formula
+        for loop, formula in merged.items():
+            found[loop] = found[loop] or self.rows.in_order(formula)
         return {loop: row for loop, row in found.items() if row is not None}
 
     def _along(

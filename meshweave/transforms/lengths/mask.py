@@ -258,7 +258,8 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends, rows: 
             _refuse(op, formula)
         bounds[factor] = ends.of(formula)
     if not rule.padding_safe:
-        _refuse_unsafe(op, found)
+        formulas = [f for v in values if is_tensor(v.type) for f in family.shape(v) if f.terms]
+        _refuse_unsafe(op, found or dict(enumerate(formulas)))
     if bounds:
         mask(op, bounds)
 
