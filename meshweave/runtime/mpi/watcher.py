@@ -6,7 +6,8 @@ what the MPI library leaves in /dev/shm. It has a session of its own, so that th
 ranks, and ends when the last of them has.
 
 A launcher learns of a death when the system closes the rank's files, a moment before the process counts as ended. So
-each rank keeps an end of a pipe open: the pipes close in the order in which ranks die.
+each rank keeps an end of a pipe open: the pipes close in the order in which ranks die. The rank that starts the
+watcher has the system note that order at once, for a rank may die before the watcher has come up.
 
     python -m meshweave.runtime.mpi.watcher SETTINGS BOARD    (numbers of open files)
 """
@@ -22,7 +23,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from meshweave.bundle import Manifest
 from meshweave.runtime.flight.board import StatusBoard
@@ -30,7 +32,7 @@ from meshweave.runtime.flight.diagnosis import account
 from meshweave.runtime.flight.faults import as_died
 from meshweave.runtime.flight.processes import exit_status
 from meshweave.runtime.flight.recorder import FlightRecorder
-from meshweave.runtime.flight.records import ELSEWHERE, LEFT, TOLD
+from meshweave.runtime.flight.records import ELSEWHERE, LEFT, TOLD, RankRecord
 from meshweave.runtime.processes.launch import environment
 from meshweave.runtime.processes.launcher import how_ended
 from meshweave.runtime.processes.shared_files import mpi_memory, ownerless, remove
@@ -46,52 +48,85 @@ def start_watcher(
     board: the open file that the board lies in. pipes: by rank, the number of the end of a pipe that it keeps open.
     """
     settings = os.memfd_create("meshweave-watcher")
+    opened = [settings]
     try:
+        ranks = _here(flight.board)
         what = [
             flight.manifest.to_json(),
             flight.board.nranks,
             flight.folder,
             flight.incident,
-            [*pipes.items()],
+            time.time(),
+            _memory(ranks),
+            _ends(ranks, pipes, opened),
         ]
         os.write(settings, json.dumps(what).encode())
         os.lseek(settings, 0, os.SEEK_SET)
         command = [sys.executable, "-m", "meshweave.runtime.mpi.watcher", str(settings), str(board)]
         watcher = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment(1),
-            pass_fds=(settings, board), start_new_session=True,
+            pass_fds=(*opened, board), start_new_session=True,
         )  # fmt: skip
     except OSError:
         return None
     finally:
-        os.close(settings)
+        for file in opened:
+            os.close(file)
     with contextlib.suppress(OSError):  # it need not start on the core that this rank is bound to
         os.sched_setaffinity(watcher.pid, range(os.cpu_count() or 1))
     return watcher
 
 
+class _Ends(NamedTuple):
+    """Hold what tells of the ends of ranks: open files of each, with its rank, and the file that waits for them all."""
+
+    handles: list[tuple[int, int]]
+    pipes: list[tuple[int, int]]
+    waits: int
+
+
+def _ends(ranks: Mapping[int, RankRecord], pipes: Mapping[int, int], opened: list[int]) -> _Ends:
+    """Open what tells of the ends of these ranks, and have the system note their order. opened: gets the files."""
+    handles, alive = list[tuple[int, int]](), list[tuple[int, int]]()
+    waits = os.dup((ends := select.epoll()).fileno())
+    opened.append(waits)
+    for rank, record in ranks.items():
+        for file, files in (
+            (_handle(record.pid), handles),
+            (_pipe(record.pid, pipes[rank]) if rank in pipes else -1, alive),
+        ):
+            if file >= 0:
+                opened.append(file)
+                files.append((file, rank))
+                ends.register(file, select.EPOLLIN)
+    ends.close()
+    return _Ends(handles, alive, waits)
+
+
+def _here(board: StatusBoard) -> dict[int, RankRecord]:
+    """Return the ranks of this host."""
+    return {r.rank: r for r in board.records() if r.state != ELSEWHERE and r.pid}
+
+
 class Watcher:
     """Wait for the ranks of a host to end."""
 
-    def __init__(self, flight: FlightRecorder, pipes: Mapping[int, int]) -> None:
-        self._flight, self._board, self._pipes = flight, flight.board, pipes
-        self._began = time.time()
-        self._ranks = {r.rank: r for r in self._board.records() if r.state != ELSEWHERE and r.pid}
-        self._files = _identified(set().union(*(mpi_memory(r.pid) for r in self._ranks.values())))
+    def __init__(
+        self, flight: FlightRecorder, ends: _Ends, began: float, files: Mapping[str, Sequence[int]]
+    ) -> None:
+        """Begin. began, files: when the ranks had announced themselves, and the memory that they had made by then."""
+        self._flight, self._board, self._ends = flight, flight.board, ends
+        self._began = began
+        self._ranks = _here(self._board)
+        self._files = _memory(self._ranks) | {path: tuple(one) for path, one in files.items()}
         self._told = False
 
     def watch(self) -> None:
         """Return when all have ended."""
-        handles = {_handle(rank.pid): rank.rank for rank in self._ranks.values()}
-        pipes = {
-            _pipe(self._ranks[r].pid, n): r for r, n in self._pipes.items() if r in self._ranks
-        }
+        handles, pipes = dict(self._ends.handles), dict(self._ends.pipes)
         dying: list[int] = []  # in the order in which their files were closed
         ended: dict[int, int] = {}
-        with select.epoll() as ends:  # in the order in which they end
-            for file in {**handles, **pipes}:
-                if file >= 0:
-                    ends.register(file, select.EPOLLIN)
+        with select.epoll.fromfd(self._ends.waits) as ends:  # in the order in which they end
             while handles or ended:
                 found = ends.poll(_CLOSING if ended else None)
                 if not found:
@@ -161,11 +196,13 @@ def _pipe(pid: int, number: int) -> int:
     return -1
 
 
-def _identified(paths: set[str]) -> dict[str, tuple[int, int]]:
+def _memory(ranks: Mapping[int, RankRecord]) -> dict[str, tuple[int, ...]]:
+    """Return the files of the MPI library's memory that ranks have, each with what tells it from a later one."""
+    paths = set().union(*(mpi_memory(rank.pid) for rank in ranks.values()))
     return {path: _identity(path) for path in paths}
 
 
-def _identity(path: str) -> tuple[int, int]:
+def _identity(path: str) -> tuple[int, ...]:
     """Return what tells a file from a later one of the same name; zeros where there is none."""
     with contextlib.suppress(OSError):
         found = os.stat(path)
@@ -176,11 +213,11 @@ def _identity(path: str) -> tuple[int, int]:
 def main(settings: int, board: int) -> None:
     """Watch the ranks of this host. settings, board: open files."""
     with os.fdopen(settings) as file:
-        text, nranks, folder, incident, pipes = json.load(file)
+        text, nranks, folder, incident, began, files, ends = json.load(file)
     manifest = Manifest.from_json(text)
     memory = mmap.mmap(board, StatusBoard.nbytes(nranks))
     flight = FlightRecorder(StatusBoard(memory, nranks), manifest, folder, incident)
-    Watcher(flight, dict(pipes)).watch()
+    Watcher(flight, _Ends(*ends), began, files).watch()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Run as one rank of a job where one rank goes wrong. Usage: failing.py HOW RANK [FOLDER].
 
-The tests run it often, and the programs are the same each time: they are compiled once for all of them. Not under
-mpiexec, where a rank that dies before the watcher of its host has come up is not told from those that mpiexec ends.
+The tests run it often, and the programs are the same each time: they are compiled once for all of them.
 """
 
 import os
@@ -14,8 +13,7 @@ import numpy as np
 import meshweave as mw
 from meshweave.runtime.processes.shared_files import mpi_memory
 
-if "MESHWEAVE_RANK" in os.environ:
-    os.environ["MESHWEAVE_CACHE"] = os.path.join(os.environ["MESHWEAVE_TEST_OBJECTS"], "programs")
+os.environ["MESHWEAVE_CACHE"] = os.path.join(os.environ["MESHWEAVE_TEST_OBJECTS"], "programs")
 how, guilty = sys.argv[1], int(sys.argv[2])
 mw.init(timeout=3.0 if how in ("sleep", "stop") else 60.0, flight="".join(sys.argv[3:]) or None)
 sys.stdout.write("".join(f"has {path}\n" for path in mpi_memory("self")))
