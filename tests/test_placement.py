@@ -330,6 +330,12 @@ def test_what_kernels_compute_inside_is_not_in_memory() -> None:
     ]
 
 
+def test_what_a_kernel_reads_twice_counts_once() -> None:
+    """Neighbours of a point are two views of one tensor, read by one kernel."""
+    lowered = mw.jit(lambda x: (x[:-2] + x[2:]) * 0.5, mesh="x=2").lower(np.ones(66, np.float32))
+    assert next(kept for _, kept in works_in(lowered.as_text()))[:2] == (True, False)
+
+
 def test_scores_of_attentions_that_are_one_kernel_are_not_in_memory() -> None:
     """Below 64 KiB of scores an attention is products and loops."""
     for places, stored in ((64, True), (256, False)):

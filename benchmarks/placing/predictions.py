@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+import numpy as np
+
 from benchmarks.common import milliseconds, show, table
 from benchmarks.placing.measured import Runner, measured, report, text_of
 from benchmarks.placing.programs import BOTH, HERE, Program, programs
 from meshweave.plan.placement.prices import MachinePrices
+from meshweave.see.profile import prices_text
 
 NEAR = 0.05  # plans whose measured times differ by less are not told apart
 
@@ -32,16 +35,26 @@ def compared(program: Program, machine: MachinePrices) -> dict[str, tuple[float,
 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
-    """Spearman's: the correlation of ranks; equal values share theirs."""
-    import numpy as np
-
-    def ranks(values: list[float]) -> np.ndarray:
-        return np.array(
-            [sum(o < v for o in values) + sum(o == v for o in values) / 2 for v in values]
-        )
-
-    first, second = (ranks(list(side)) for side in zip(*pairs, strict=True))
+    """Spearman's: the correlation of ranks. Plans that take NEAR as long as the best of a rank share it."""
+    first, second = (_ranks(list(side)) for side in zip(*pairs, strict=True))
+    if len(set(first)) == 1 or len(set(second)) == 1:
+        return float(len(set(first)) == len(set(second)))
     return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: list[float]) -> list[float]:
+    """The rank of each value, of equal ones the mean."""
+    groups: list[list[float]] = []
+    for value in sorted(values):
+        if groups and value <= groups[-1][0] * (1 + NEAR):
+            groups[-1].append(value)
+        else:
+            groups.append([value])
+    rank, found = 0, {}
+    for group in groups:
+        found |= dict.fromkeys(group, rank + (len(group) - 1) / 2)
+        rank += len(group)
+    return [found[value] for value in values]
 
 
 def in_order(pairs: Sequence[tuple[float, float]]) -> tuple[int, int]:
@@ -57,7 +70,8 @@ def in_order(pairs: Sequence[tuple[float, float]]) -> tuple[int, int]:
 
 def main(machine: MachinePrices, about: str, only: Sequence[str] = ()) -> None:
     """Print the table."""
-    print(f"machine: {about}; measured: processor time of a rank, the least of turns by turns")
+    print(prices_text(machine, about))
+    print("measured: processor time of a rank, the least of turns by turns")
     shown = table("predictions", "program", "plan", "predicted", "measured", "error")
     summary = table("programs", "program", "median error", "rank correlation", "pairs in order")
     errors, ranks, good, every = [], [], 0, 0

@@ -7,7 +7,7 @@
     call = 2.0e-05          # seconds to call a program
     copy_beta = 1.3e-10     # seconds of a byte read or written in memory
     products = [..]         # seconds of a multiply-add in products whose least side is 1, 4, 16, 64, 256
-    read = [..]             # seconds of a byte that was touched 512 KiB, 8 MiB, 128 MiB ago, to read it
+    read = [..]             # seconds of a byte that was touched 512 KiB, 8 MiB, 64 MiB ago, to read it
     written = [..]          # and to write it
 
     [local]                 # an engine; in a file without such tables these stand in [machine]
@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,10 @@ TABLES = {"products": SIDES, "read": SIZES, "written": SIZES}
 LINK = ("launch", "alpha", "beta")
 ENGINES = ("local", "mpi", "nccl")
 KNOWN = Path(__file__).with_name("machines")
-SECONDS = 0.1  # that each figure is measured for
+SECONDS, TURN, MOST_CALLS = 0.15, 0.01, 200  # for each program, all by turns; a turn; calls in it
+ROW = 1024  # elements of a row of the matrix that is read
 WIDTH, LONG = 256, 1 << 17  # of products; elements of a rank that its cache holds
-CHAIN = 32  # collectives of a program that follow one another
+CHAIN, KERNELS = 32, 64  # sums, and kernels, of a program that follow one another
 WIDE = 1 << 19  # elements of a rank in a collective
 
 
@@ -111,126 +112,80 @@ def _check(path: str | Path, key: str, rate: object, keys: Sequence[str]) -> Non
         raise UsageError(f"{path}: {key} is {rate!r:.40}: {right}, 0 or more, are right")
 
 
-@dataclass(frozen=True)
 class _Bench:
-    """Measure programs on a mesh of one axis."""
+    """Measure programs on a mesh of one axis, all by turns: the least of each is of when the machine had most time."""
 
-    ranks: int
-    engine: str = "local"
-
-    @property
-    def mesh(self) -> str:
-        return f"x={self.ranks}"
-
-    def seconds(self, function: Callable[..., Any], layout: str, *values: Any) -> float:
-        """Return the least seconds of a rank in a program that is called for a while.
-
-        On engine local they are of the processor; between processes, of the clock.
-        """
-        import meshweave as mw
-
-        whole = [f"[{', '.join(['_'] * np.ndim(v))}]" for v in values]
-        layouts = (layout, *whole[1:])
-        jitted = mw.jit(function, mesh=self.mesh, in_layouts=layouts, engine=self.engine)
-        compiled = jitted.lower(*values).compile()
-        arrays = [
-            mw.Array.from_numpy(v, mesh=self.mesh, layout=text) for v, text in zip(values, layouts)
-        ]
-        clock = time.process_time if self.engine == "local" else time.perf_counter
-        share = self.ranks if self.engine == "local" else 1
-        try:
-            compiled.call(arrays)
-            ends, best = time.perf_counter() + SECONDS, float("inf")
-            while time.perf_counter() < ends or best == float("inf"):
-                began = clock()
-                compiled.call(arrays)
-                best = min(best, clock() - began)
-        finally:
-            compiled.close()
-            jitted.close()
-        return best / share
+    def __init__(self, ranks: int, engine: str) -> None:
+        self.ranks, self.engine = ranks, engine
+        self.mesh = f"x={ranks}"
+        self.best: dict[str, float] = {}
+        self._runs: dict[str, tuple[Any, Any, list[Any]]] = {}
 
     def ones(self, rows: int, *dims: int) -> Any:
         """Return an array of `rows` on each rank."""
         return np.full((rows * self.ranks, *dims), 0.5, np.float32)
 
-    def product(self, side: int, call: float) -> float:
-        """Return the seconds of a multiply-add of products with a least side."""
-        many = max(4, 64 // side)
-
-        def chain(x: Any, w: Any) -> Any:
-            for _ in range(many):
-                x = x @ w
-            return x
-
-        w = np.full((WIDTH, WIDTH), 1 / WIDTH, np.float32)
-        taken = self.seconds(chain, "[x, _]", self.ones(side, WIDTH), w) - call
-        return max(taken, 0.0) / (many * side * WIDTH**2)
-
-    def kernel(self, call: float) -> float:
-        """Return the seconds that a kernel takes to start."""
-        many = 64
-
-        def chain(x: Any, w: Any) -> Any:
-            for _ in range(many):
-                x = x @ w
-            return x
-
-        w = np.full((4, 4), 0.25, np.float32)
-        return max(self.seconds(chain, "[x, _]", self.ones(4, 4), w) - call, 0.0) / many
-
-    def loops(self, function: Callable[[Any], Any], call: float) -> float:
-        """Return the seconds of an element of loops over what the cache holds."""
-        return max(self.seconds(function, "[x]", self.ones(LONG)) - call, 0.0) / LONG
-
-    def byte(self, nbytes: int, call: float) -> float:
-        """Return the seconds of a byte read or written by loops that touch so many bytes."""
-        taken = self.seconds(lambda x: x * 0.5, "[x]", self.ones(nbytes // 8)) - call
-        return max(taken, 0.0) / nbytes
-
-    def read(self, nbytes: int, call: float) -> float:
-        """Return the seconds of a byte of a matrix of so many bytes that is multiplied with a vector."""
-        matrix = self.ones(nbytes // (4 * WIDTH), WIDTH)
-        taken = self.seconds(lambda w, x: w @ x, "[x, _]", matrix, np.ones(WIDTH, np.float32))
-        return max(taken - call, 0.0) / nbytes
-
-    def launch(self, machine: MachinePrices) -> float:
-        """Return the seconds of a sum over all ranks of one number."""
+    def add(self, name: str, function: Callable[..., Any], layout: str, *values: Any) -> None:
+        """Compile a program whose first argument has a layout, and whose others are whole on each rank."""
         import meshweave as mw
 
-        def chain(x: Any) -> Any:
-            for _ in range(CHAIN):
-                x = x / (1.0 + mw.mean(x))
-            return x
+        whole = [f"[{', '.join(['_'] * np.ndim(v))}]" for v in values]
+        layouts = (layout, *whole[1:])
+        jitted = mw.jit(function, mesh=self.mesh, in_layouts=layouts, engine=self.engine)
+        arrays = [
+            mw.Array.from_numpy(v, mesh=self.mesh, layout=text) for v, text in zip(values, layouts)
+        ]
+        self._runs[name] = jitted, jitted.lower(*values).compile(), arrays
 
-        taken = self.seconds(chain, "[x]", self.ones(16)) - machine.call
-        return max(taken / CHAIN - 2 * machine.kernel, 1e-8)
+    def run(self) -> None:
+        """Take turns for a while; what is found are seconds of the processor, between processes of the clock."""
+        clock = time.process_time if self.engine == "local" else time.perf_counter
+        share = self.ranks if self.engine == "local" else 1
+        for _, compiled, arrays in self._runs.values():
+            compiled.call(arrays)
+        ends = time.perf_counter() + SECONDS * len(self._runs)
+        self.best = dict.fromkeys(self._runs, float("inf"))
+        while time.perf_counter() < ends or float("inf") in self.best.values():
+            for name, (_, compiled, arrays) in self._runs.items():
+                turn = time.perf_counter() + TURN
+                for number in range(MOST_CALLS):
+                    began = clock()
+                    compiled.call(arrays)
+                    if number:  # the first call finds in the caches what another program left
+                        self.best[name] = min(self.best[name], (clock() - began) / share)
+                    if number and time.perf_counter() > turn:
+                        break
 
-    def received(self, target: str) -> float:
-        """Return the seconds to redistribute rows of WIDE elements on each rank."""
-        import meshweave as mw
+    def close(self) -> None:
+        """Let the programs go."""
+        for jitted, compiled, _ in self._runs.values():
+            compiled.close()
+            jitted.close()
 
-        value = self.ones(WIDE // 512, 512)
-        alone = self.seconds(lambda x: x * 0.5, "[x, _]", value)
-        return self.seconds(lambda x: mw.redistribute(x * 0.5, target), "[x, _]", value) - alone
+    def over(self, name: str, other: str = "call") -> float:
+        """Return what a program takes more than another one, 0 at least."""
+        return max(self.best[name] - self.best[other], 0.0)
 
 
-def measured(
-    ranks: int | None = None, engines: Sequence[str] = ("local",)
-) -> tuple[MachinePrices, str, dict[str, Profile]]:
-    """Return what this machine takes, a sentence on how that was found, and the links of engines.
+def _chain(many: int) -> Callable[[Any, Any], Any]:
+    """Return so many products one after the other."""
 
-    ranks: that work at once; None: one for each core, 2 at least. A launch counts as twice a message, since groups of
-    one size cannot tell them apart.
-    """
+    def run(x: Any, w: Any) -> Any:
+        for _ in range(many):
+            x = x @ w
+        return x
+
+    return run
+
+
+def _products(side: int) -> int:
+    """Return how many products with a least side are measured in a program."""
+    return max(4, 64 // side)
+
+
+def _add_work(bench: _Bench) -> None:
+    """Add what tells the figures of a rank's own work."""
     import meshweave as mw
-
-    ranks = ranks or min(max(2, len(os.sched_getaffinity(0))), 16)
-    bench = _Bench(ranks)
-    call = bench.seconds(lambda x: x + x, "[x]", bench.ones(16))
-    copied = [bench.byte(nbytes, call) for nbytes in SIZES]
-    read = [min(bench.read(nbytes, call), copied[i]) for i, nbytes in enumerate(SIZES)]
-    cached = 8 * copied[0]  # of an element that is read and written
 
     def exponentials(x: Any) -> Any:
         return mw.exp(-mw.exp(-mw.exp(-mw.exp(-x))))
@@ -240,30 +195,87 @@ def measured(
             x = mw.maximum(x * 0.5, 0.25 * n)
         return x
 
-    found = MachinePrices(
-        iteration=max(bench.loops(additions, call) - cached, 0.0) / 64,
-        function=max(bench.loops(exponentials, call) - cached, 0.0) / 4,
-        kernel=bench.kernel(call),
-        call=call,
-        products=tuple(bench.product(side, call) for side in SIDES),
-        read=tuple(read),
-        written=tuple(2 * both - one for both, one in zip(copied, read)),
-    )
-    links = {engine: _link(_Bench(ranks, engine), found) for engine in engines}
+    bench.add("functions", exponentials, "[x]", bench.ones(LONG))
+    bench.add("additions", additions, "[x]", bench.ones(LONG))
+    bench.add("long", lambda x: x * 0.5, "[x]", bench.ones(LONG))
+    few, square = np.full((4, 4), 0.25, np.float32), np.full((WIDTH, WIDTH), 1 / WIDTH, np.float32)
+    bench.add("kernels", _chain(KERNELS), "[x, _]", bench.ones(4, 4), few)
+    for side in SIDES:
+        many = _products(side)
+        bench.add(f"product {side}", _chain(many), "[x, _]", bench.ones(side, WIDTH), square)
+    row = np.ones(ROW, np.float32)
+    for n in SIZES:
+        bench.add(f"copy {n}", lambda x: x * 0.5, "[x]", bench.ones(n // 8))
+        bench.add(f"read {n}", lambda w, x: w @ x, "[x, _]", bench.ones(n // 4 // ROW, ROW), row)
+
+
+def _add_moves(bench: _Bench) -> None:
+    """Add what tells the links: sums of one number that follow one another, and rows that move."""
+    import meshweave as mw
+
+    def sums(x: Any) -> Any:
+        for _ in range(CHAIN):
+            x = x / (1.0 + mw.mean(x))
+        return x
+
+    value = bench.ones(WIDE // 512, 512)
+    bench.add("call", lambda x: x + x, "[x]", bench.ones(16))
+    bench.add("sums", sums, "[x]", bench.ones(16))
+    bench.add("stay", lambda x: x * 0.5, "[x, _]", value)
+    bench.add("gather", lambda x: mw.redistribute(x * 0.5, "[_, _]"), "[x, _]", value)
+    bench.add("turn", lambda x: mw.redistribute(x * 0.5, "[_, x]"), "[x, _]", value)
+
+
+def measured(
+    ranks: int | None = None, engines: Sequence[str] = ("local",)
+) -> tuple[MachinePrices, str, dict[str, Profile]]:
+    """Return what this machine takes, a sentence on how that was found, and the links of engines, the first "local".
+
+    ranks: that work at once; None: one for each core, 2 at least. A launch counts as twice a message, since groups of
+    one size cannot tell them apart.
+    """
+    ranks = ranks or min(max(2, len(os.sched_getaffinity(0))), 16)
+    found, links = MachinePrices(), dict[str, Profile]()
+    for engine in engines:
+        bench = _Bench(ranks, engine)
+        try:
+            _add_moves(bench)
+            if engine == engines[0]:
+                _add_work(bench)
+            bench.run()
+        finally:
+            bench.close()
+        found = _work(bench) if engine == engines[0] else found
+        links[engine] = _link(bench, found)
     about = f"measured on engine {' and '.join(engines)}, {ranks} ranks, {os.cpu_count()} cores"
     return replace(found, profile=links[engines[0]]), about, links
 
 
+def _work(bench: _Bench) -> MachinePrices:
+    """Return the figures of a rank's own work."""
+    copied = [bench.over(f"copy {n}") / n for n in SIZES]
+    read = [min(bench.over(f"read {n}") / n, copied[i]) for i, n in enumerate(SIZES)]
+    products = [
+        bench.over(f"product {side}") / (_products(side) * side * WIDTH**2) for side in SIDES
+    ]
+    return MachinePrices(
+        iteration=bench.over("additions", "long") / LONG / 63,
+        function=bench.over("functions", "long") / LONG / 4,
+        kernel=bench.over("kernels") / KERNELS,
+        call=bench.best["call"],
+        products=tuple(products),
+        read=tuple(read),
+        written=tuple(2 * both - one for both, one in zip(copied, read)),
+    )
+
+
 def _link(bench: _Bench, machine: MachinePrices) -> Profile:
-    """Return the links of an engine: of a sum of one number, and of rows that are gathered, or become columns."""
-    call = bench.seconds(lambda x: x + x, "[x]", bench.ones(16))
-    ring = bench.launch(replace(machine, call=call))  # a launch and 2 (ranks - 1) messages
-    launch = ring / (1 + (bench.ranks - 1))
-    part = 4 * WIDE * (bench.ranks - 1)
-    taken = bench.received("[_, _]") + bench.received("[_, x]")
-    beta = (taken - 2 * launch * (1 + (bench.ranks - 1) / 2)) / (part + part / bench.ranks)
-    return Profile(Link(launch / 2, max(beta, 1e-12)), launch, _copied(machine))
-
-
-def _copied(machine: MachinePrices) -> float:
-    return (machine.read[-1] + machine.written[-1]) / 2
+    """Return the links: a sum of one number is a launch and a message for each rank but one, twice."""
+    others = bench.ranks - 1
+    ring = max(bench.over("sums") / CHAIN - 2 * machine.kernel, 1e-8)
+    launch = ring / (1 + others)
+    part = 4 * WIDE * others
+    taken = bench.over("gather", "stay") + bench.over("turn", "stay")
+    beta = (taken - 2 * launch * (1 + others / 2)) / (part + part / bench.ranks)
+    copied = (machine.read[-1] + machine.written[-1]) / 2
+    return Profile(Link(launch / 2, max(beta, 1e-12)), launch, copied)

@@ -55,7 +55,7 @@ class OpWork:
 SIDES = (1, 4, 16, 64, 256)
 """Least side of a product, of its rows, columns and the dim that is summed, for which there is a rate."""
 
-SIZES = (1 << 19, 1 << 23, 1 << 27)
+SIZES = (1 << 19, 1 << 23, 1 << 26)
 """Bytes touched between two reads of the same for which there is a rate of memory: as caches hold, and memory."""
 
 ELEMENTS = {"f32": 1.0, "f64": 2.0, "bf16": 1.0, "f16": 1.0}

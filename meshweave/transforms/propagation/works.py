@@ -51,13 +51,15 @@ def op_works(built: Built) -> list[OpWork]:
 class _WorkReader:
     """Find for the ops of a module what they are.
 
-    inner: values that are within an attention; exists: of each value that was asked for, whether it is in memory.
+    inner: values that are within an attention. known: of values that were asked for, whether they are in memory, and
+    else the ops whose kernels compute them. readers: the kernels that were found to read a value.
     """
 
     built: Built
     rules: dict[ir.Operation, Rule] = field(init=False)
     inner: set[ir.Value] = field(default_factory=set)
     known: dict[ir.Value, tuple[bool, frozenset[ir.Operation]]] = field(default_factory=dict)
+    readers: dict[ir.Value, frozenset[ir.Operation]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.built.graph
@@ -74,12 +76,13 @@ class _WorkReader:
         self, op: ir.Operation, rule: Rule, values: list[ir.Value], results: list[ir.Value]
     ) -> OpWork:
         """Return what an op computes."""
-        kept = tuple(self._kept(_shown(v)) for v in values)
+        if op.name in _VIEWS:
+            return OpWork(NOTHING)
+        kernels = self._kernels(op)
+        kept = tuple(self._kept(_shown(v)) and self._first(_shown(v), kernels) for v in values)
         kept += tuple(self._kept(v) for v in results)
         far = tuple(_is_far(v) for v in (*values, *results))
         launches = any(self._kept(v) for v in results)
-        if op.name in _VIEWS:
-            return OpWork(NOTHING)
         kind = PRODUCT if _is_product(rule) else LOOPS
         body = body_of(op)
         adds, many = (1, 0) if body is None else (cost(body), functions(body))
@@ -91,6 +94,12 @@ class _WorkReader:
             adds = min(adds, 1)  # rows are divided once, at the end
         reads = len(values)
         return OpWork(kind, _element(op), adds, many, kept, far, reads, launches)
+
+    def _first(self, value: ir.Value, kernels: frozenset[ir.Operation]) -> bool:
+        """Tell whether kernels read a value for the first time; what they read again is in the cache."""
+        new = kernels - self.readers.get(value, frozenset())
+        self.readers[value] = self.readers.get(value, frozenset()) | kernels
+        return bool(new)
 
     def _kept(self, value: ir.Value) -> bool:
         """Tell whether a value is in memory."""
