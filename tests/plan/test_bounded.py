@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan.test_elimination import problem
+from plan.test_elimination import integer_program, problem
 
 from meshweave.plan.placement.bounded import OverLimit, fewest, within
-from meshweave.plan.placement.elimination import CostTerm, cost_of
+from meshweave.plan.placement.elimination import CostTerm, cost_of, minimise
 
 
 @dataclass(frozen=True)
@@ -75,3 +75,30 @@ def test_no_choices_fast_enough_take_fewer_bytes(seed: int, share: float) -> Non
     assert found.choices.cost <= limit and bound <= best + 1e-6 <= found.nbytes + 1e-6
     with pytest.raises(OverLimit):
         fewest(sizes, terms, load, least - 1)
+
+
+@settings(max_examples=12)
+@given(st.integers(0, 1 << 30), st.floats(0.1, 0.9))
+def test_an_integer_program_finds_no_less_within_the_limit(seed: int, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = [int(n) for n in rng.integers(2, 5, 8)]
+    scopes = [(v,) for v in range(8)] + [(v, v + 1) for v in range(7)]
+    terms = [CostTerm(s, rng.random([sizes[v] for v in s])) for s in scopes]
+    each = [
+        [CostTerm(s, rng.integers(0, 50, [sizes[v] for v in s]) * 1.0) for s in scopes[: 8 + k]]
+        for k in (0, 4)
+    ]
+    load = Moments(each)
+    least = max(minimise(sizes, bytes_).cost for bytes_ in each)  # of one moment alone
+    most = load.most(minimise(sizes, terms).picks)[0]
+    limit = float(round(least + share * max(0.0, most - least)))
+    try:
+        found = within(sizes, terms, load, limit)
+    except OverLimit as over:
+        assert over.least > limit
+        return
+    best = integer_program(sizes, terms, each, limit)
+    assert found.choices.bound <= best * (1 + 1e-6) and found.nbytes <= limit
+    assert found.choices.cost >= best * (1 - 1e-6)
+    if found.choices.gap == 0:
+        assert found.choices.cost == pytest.approx(best, rel=1e-6)

@@ -1,6 +1,7 @@
 """The least sum of tables is found: as by trying all choices, and as by an integer program. Moves have their prices."""
 
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
@@ -50,13 +51,21 @@ def test_a_bound_is_a_bound_where_tables_would_be_too_large(seed: int) -> None:
     assert found.gap >= 1 - best.cost / found.cost if found.cost else found.gap == 0
 
 
-def integer_program(sizes: list[int], terms: list[CostTerm]) -> float:
-    """Return the least sum by an integer program: a 0-1 variable for each choice, and for each entry of a table."""
+def integer_program(
+    sizes: list[int],
+    terms: list[CostTerm],
+    loads: Sequence[Sequence[CostTerm]] = (),
+    limit: float = 0.0,
+) -> float:
+    """Return the least sum by an integer program: a 0-1 variable for each choice, and for each entry of a table.
+
+    loads: other sums, each of which is at most the limit.
+    """
     optimize = pytest.importorskip("scipy.optimize")
     sparse = pytest.importorskip("scipy.sparse")
     first = np.concatenate([[0], np.cumsum(sizes)])
     cost = [0.0] * int(first[-1])
-    rows, columns, values, right = [], [], [], []
+    rows, columns, values, right, left = [], [], [], [], []
 
     def equal(entries: list[tuple[int, float]], to: float) -> None:
         for column, value in entries:
@@ -64,21 +73,32 @@ def integer_program(sizes: list[int], terms: list[CostTerm]) -> float:
             columns.append(column)
             values.append(value)
         right.append(to)
+        left.append(to)
 
-    for v, n in enumerate(sizes):
-        equal([(int(first[v]) + i, 1.0) for i in range(n)], 1.0)
-    for term in terms:
+    def entries_of(term: CostTerm, costs: Sequence[float]) -> list[int]:
         at = np.arange(term.table.size).reshape(term.table.shape) + len(cost)
-        cost += term.table.ravel().tolist()
+        cost.extend(costs)
         for place, v in enumerate(term.variables):
             for i in range(sizes[v]):
                 entries = np.take(at, i, axis=place).ravel()
                 equal([(int(e), 1.0) for e in entries] + [(int(first[v]) + i, -1.0)], 0.0)
+        return [int(e) for e in at.ravel()]
+
+    for v, n in enumerate(sizes):
+        equal([(int(first[v]) + i, 1.0) for i in range(n)], 1.0)
+    for term in terms:
+        entries_of(term, term.table.ravel().tolist())
+    for load in loads:
+        taken: list[tuple[int, float]] = []
+        for term in load:
+            taken += zip(entries_of(term, [0.0] * term.table.size), term.table.ravel().tolist())
+        equal(taken, limit)
+        left[-1] = -np.inf
     matrix = sparse.csr_matrix((values, (rows, columns)), shape=(len(right), len(cost)))
     whole = np.zeros(len(cost))
     whole[: int(first[-1])] = 1
     solved = optimize.milp(
-        cost, constraints=optimize.LinearConstraint(matrix, right, right),
+        cost, constraints=optimize.LinearConstraint(matrix, left, right),
         integrality=whole, bounds=optimize.Bounds(0, 1),
     )  # fmt: skip
     assert solved.success, solved.message

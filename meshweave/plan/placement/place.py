@@ -111,12 +111,31 @@ class PlacementProblem:
         return self.edges.same.get(value, value)
 
     def solve(self, terms: Sequence[CostTerm] = ()) -> Choices:
-        """Return the best choices, with no bound where ops have runs that are not looked at.
+        """Return the best choices. terms: what to count besides.
 
-        terms: what to count besides.
+        Where ops have runs that are not looked at, the bound is what the ops compute at least, with no moves.
         """
-        found = minimise(self.sizes, [*self.terms, *terms])
-        return found if all(r.every for r in self.rules.values()) else replace(found, bound=0.0)
+        return self.bounded(minimise(self.sizes, [*self.terms, *terms]))
+
+    def bounded(self, choices: Choices) -> Choices:
+        """Return choices with a bound that holds for runs that are not looked at too."""
+        if all(runs.every for runs in self.rules.values()):
+            return choices
+        return replace(choices, bound=min(choices.bound, self._least_work()))
+
+    def _least_work(self) -> float:
+        """Return seconds that the ops take at least, each by itself."""
+        total = 0.0
+        for op, rule in enumerate(self.graph.rule_of):
+            if not self.runs[op]:
+                continue
+            work = self.works.ops[op]
+            key = ("least", rule, work)
+            if key not in self._tables:
+                least = self.prices.least_work(self.graph.rules[rule], work, self.mesh)
+                self._tables[key] = np.array(least)
+            total += self.times.ops[op] * float(self._tables[key])
+        return total
 
     def otherwise(
         self, value: int, choices: Choices, terms: Sequence[CostTerm] = ()

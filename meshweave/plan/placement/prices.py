@@ -13,7 +13,7 @@ from threading import get_ident
 import numpy as np
 
 from meshweave.errors import PlanError
-from meshweave.layout.factors import Axes, Rule, pieces
+from meshweave.layout.factors import FOUND, PLACED, Axes, Rule, pieces
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Axis, Link, Mesh
 from meshweave.plan.cost import SHARED_MEMORY, Profile, link_of, local_seconds, seconds
@@ -111,6 +111,19 @@ class MachinePrices:
             rates = self.written if made else self.read
             read += row * np.interp(np.log(np.maximum(after, 1.0)), np.log(SIZES), rates)
         return joined + np.maximum(computed, read) + (self.kernel if work.launches else 0.0)
+
+    def least_work(self, rule: Rule, work: OpWork, mesh: Mesh) -> float:
+        """Return seconds that no run of an op is below: all ranks share its loops and its bytes."""
+        if work.kind == NOTHING:
+            return 0.0
+        each = work.adds * self.iteration + work.functions * self.function
+        rate = min(self.products) if work.kind == PRODUCT else each
+        loops = [f.size for f in rule.factors if f.kind not in (PLACED, FOUND)]
+        computed = prod(loops) * rate * ELEMENTS.get(work.element, 1.0)
+        rows = zip(rule.nbytes, rule.sizes, work.kept)
+        kept = sum([nbytes for nbytes, shape, is_kept in rows if is_kept and shape])
+        read = kept * min(*self.read, *self.written)
+        return max(computed, read) / mesh.nranks + (self.kernel if work.launches else 0.0)
 
     def moves(
         self, sources: Sequence[Layout], targets: Sequence[Layout], mesh: Mesh, nbytes: int

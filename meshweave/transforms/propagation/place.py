@@ -121,6 +121,9 @@ class Place(Pass):
 MOST_PORTS = 24
 """Arguments and results of which is asked what another layout would cost."""
 
+MOST_UNPROVEN = 4
+"""The same where the optimum is not proven: each takes as long as placing the program did."""
+
 MOST_PLANS = 3
 """Next best plans that are noted."""
 
@@ -137,7 +140,7 @@ def _explained(module: ir.Module, made: "BoundedPlacement") -> dict[str, ir.Attr
     placing, choices, priced = made.placing, made.choices, made.found.priced
     ports, own_cost = _ports(module, made.built), choices.cost + cost_of(choices.picks, priced)
     decisions, others = [], dict[tuple[str, ...], Choices]()
-    for name, value in ports[:MOST_PORTS]:
+    for name, value in ports[: MOST_UNPROVEN if choices.gap else MOST_PORTS]:
         own = str(placing.layout(value, choices))
         other = placing.otherwise(value, choices, priced)
         said = {"of": ir.StringAttr.get(name), "layout": ir.StringAttr.get(own)}
@@ -353,7 +356,9 @@ def bounded_placement(
         return BoundedPlacement(built, placing, Bounded(choices, 0.0), goal)
     load = MemoryLoad(placing, live_program(module, built, placing.works.ops), goal.share)
     found = _within(module, placing, load, goal, limit)
-    if not all(rule.every for rule in placing.rules.values()):
+    if not goal.is_bytes:
+        found = replace(found, choices=placing.bounded(found.choices))
+    elif not all(rule.every for rule in placing.rules.values()):
         found = replace(found, choices=replace(found.choices, bound=0.0))
     resident = int(load.resident(found.choices.picks))
     return BoundedPlacement(built, placing, found, goal, limit or None, resident, said)
