@@ -44,6 +44,7 @@ from meshweave.transforms.slicing.ledger import (
     settle,
     write_ledger,
 )
+from meshweave.transforms.slicing.rounds import stacks_of
 from meshweave.transforms.slicing.slice import HintSlice, choose, extents_of_places
 from meshweave.transforms.slicing.works import keeps
 
@@ -338,7 +339,9 @@ def _decide(search: _Search, region: ir.Operation, ledger: Ledger, cache: int) -
     """Choose a number of slices, write it on the region, and settle the budget in the ledger."""
     asked = search.asked
     block = region.regions[0].blocks[0]
-    keeping = asked.budget is not None and asked.said is None and keeps(block)
+    keeping = (
+        asked.budget is not None and asked.said is None and (keeps(block) or bool(stacks_of(block)))
+    )
     if keeping and len(region.results) > FEW_RESULTS:
         return  # hint-recompute looks at it
     open_axes = [axis for axis in asked.axes if axis.is_open]

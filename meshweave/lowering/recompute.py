@@ -5,7 +5,8 @@ after:   a = f(x) .. b = g(a) .. a' = f(x) {hint.again = 0}, c = h(b, a')
 
 That is a step of training: what the forward ops leave for the backward ones is kept for long. A front of predicted time
 over bytes is drawn by `meshweave.plan.recompute`; of its points the first one is taken whose bytes, planned by the
-lowering itself in a copy of the program, are within the budget. hint-budget has left such a region open.
+lowering itself in a copy of the program, are within the budget. Where none is, values that loops keep of each round
+are made in the rounds of later loops that read them. hint-budget has left such a region open.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import ClassVar
 
 from meshweave.hints.ledger import HONOURED, INFEASIBLE, Ledger, Outcome
 from meshweave.ir.bindings import ir
+from meshweave.ir.ops import body_of
 from meshweave.lowering.budget import BudgetRequest, bytes_taken, open_regions
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.plan.recompute import Tradeoff, least_seconds, schedule, tradeoffs
@@ -31,7 +33,10 @@ from meshweave.transforms.slicing.ledger import (
     settle,
     write_ledger,
 )
+from meshweave.transforms.slicing.rounds import compute_in_rounds, stacks_of
 from meshweave.transforms.slicing.works import BlockWorks, run_again, works_of
+
+_NOTHING = Tradeoff(frozenset(), 0, 0.0)
 
 MOST_MEASURED = 8
 """Points of the front that are planned by the lowering."""
@@ -79,11 +84,17 @@ class _MeasuredFront:
         """Return the points, from nothing that runs again on."""
         return tradeoffs(self.works.joined)
 
-    def nbytes(self, point: Tradeoff) -> int:
-        """Return the intermediate bytes of the region with a point of the front."""
+    @cached_property
+    def stacks(self) -> int:
+        """Return how many values that loops keep of each round may be computed again in rounds."""
+        return len(stacks_of(body_of(self.region)))
+
+    def nbytes(self, point: Tradeoff, rounds: int = 0) -> int:
+        """Return the intermediate bytes of the region with a point of the front, or values of rounds made again."""
         clone = copied(self.module)
         for region in regions_of(clone):
             if number(region, REGION) == self.asked.which:
+                compute_in_rounds(body_of(region), rounds, None)
                 _apply(region, clone, point)
         taken = bytes_taken(clone, read_ledger(self.module), self.select)
         return taken.get(self.asked.which, 0)
@@ -107,22 +118,56 @@ def _decide(choice: _MeasuredFront, ledger: Ledger) -> None:
     assert said is not None
     limit = said.hint.parsed
     point, nbytes = _found(choice, limit)
+    what = ""
+    if nbytes > limit and choice.stacks:
+        rounds, nbytes = _rounds(choice, limit)
+        what = _in_rounds(choice, rounds)
+        choice = _MeasuredFront(choice.module, region, choice.asked, choice.select)
+        point, nbytes = (_NOTHING, nbytes) if nbytes <= limit else _found(choice, limit)
+    what += _price(choice, point)
     met = ops_met(region, ledger)
     if nbytes <= limit:
-        outcome = Outcome(HONOURED, f"{_price(choice, point)}: {nbytes:,} bytes of {limit:,}")
+        outcome = Outcome(HONOURED, f"{what}: {nbytes:,} bytes of {limit:,}")
     else:
-        reason = f"the least possible is {nbytes:,} bytes, {_price(choice, point)}"
+        reason = f"the least possible is {nbytes:,} bytes, {what}"
         outcome = Outcome(INFEASIBLE, reason, f"allow {nbytes} bytes")
     _apply(region, choice.module, point)
     settle(ledger, [said], met, outcome, region)
 
 
+def _rounds(choice: _MeasuredFront, limit: int) -> tuple[int, int]:
+    """Return the least number of values of rounds that keeps the limit, else all, and the bytes."""
+    low, high = 0, choice.stacks
+    nbytes = choice.nbytes(_NOTHING, high)
+    if nbytes > limit:
+        return high, nbytes
+    while high - low > 1:
+        middle = (low + high) // 2
+        taken = choice.nbytes(_NOTHING, middle)
+        if taken <= limit:
+            high, nbytes = middle, taken
+        else:
+            low = middle
+    return high, nbytes
+
+
+def _in_rounds(choice: _MeasuredFront, count: int) -> str:
+    """Let the region compute values of rounds again where they are read, and say what that costs."""
+    mesh = mesh_of_module(choice.module)
+    total, stacks = compute_in_rounds(body_of(choice.region), count, mesh), choice.stacks
+    received = f", {total.received:,} bytes received" if total.received else ""
+    return (
+        f"{count} of {stacks} values that loops keep of each round are made in the round that reads them "
+        f"({total.flops:,} floating operations, {total.nbytes:,} bytes read and written{received}; "
+        f"{1000 * total.seconds:.3g} ms predicted), "
+    )
+
+
 def _found(choice: _MeasuredFront, limit: int) -> tuple[Tradeoff, int]:
     """Return the first point of the front whose bytes are within the limit, else that of the fewest bytes."""
-    nothing = Tradeoff(frozenset(), 0, 0.0)
-    known = {0: choice.nbytes(nothing)}
+    known = {0: choice.nbytes(_NOTHING)}
     if known[0] <= limit or len(choice.front) == 1:
-        return nothing, known[0]
+        return _NOTHING, known[0]
     front, low, high = choice.front, 0, len(choice.front)
     while high - low > 1 and len(known) <= MOST_MEASURED:
         beyond = known[low] - front[low].peak  # what the lowering takes more than the row says

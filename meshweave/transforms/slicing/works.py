@@ -131,12 +131,12 @@ class _BlockReader:
         for number, op in enumerate(self.ops):
             given = kept.intersection(self.makes[number])
             reads, makes = self.reads[number], self.makes[number]
-            repeats = not given and _repeats(op)
+            again = not given and repeats(op)
             works.append(
                 RowWork(
                     *(reads, makes, prices[number].seconds, kinds[number]),
-                    repeats=repeats,
-                    elementwise=repeats and is_elementwise(op),
+                    repeats=again,
+                    elementwise=again and is_elementwise(op),
                 )
             )
         row = WorkRow(tuple(works), tuple(self.nbytes))
@@ -164,7 +164,7 @@ def _is_free_value(value: ir.Value) -> bool:
     return is_free(op) or op.name == "arith.constant"
 
 
-def _repeats(op: ir.Operation) -> bool:
+def repeats(op: ir.Operation) -> bool:
     """Tell whether an op may run again: it, and all in it, only compute their results."""
     if op.name == "func.call" or not all(is_tensor(v.type) for v in op.results):
         return False
