@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.operators.case import Case, Function, both
+from benchmarks.operators.case import Case, Function, Split, both, dp, nbytes
 
 FAMILY = "models"
 
@@ -51,13 +51,61 @@ def _merged(np: Any, x: Any) -> Any:
     return np.concatenate(squares, -1)
 
 
-def _pad(mode: str, torchs: str) -> Case:
+def _pad(mode: str, torchs: str, by: tuple[int, ...] = ()) -> Case:
     widths = ((0, 0), (0, 0), (3, 3), (3, 3))
-    return _case(
-        f"pad by {mode}", ("f32[1,3,223,225]",),
+    image = "f32[1,3,223,225]"
+    return Case(
+        FAMILY,
+        f"pad by {mode} {image}{', gradient' if by else ''}",
+        (image, "f32[1,3,229,231]") if by else (image,),
         lambda jax, x: jax.numpy.pad(x, widths, mode),
         lambda torch, x: torch.nn.functional.pad(x, (3, 3, 3, 3), torchs),
-    )  # fmt: skip
+        gradient=by,
+    )
+
+
+def _sampled(jax: Any, x: Any, grid: Any) -> Any:
+    """Read an image between its points, at places from -1 to 1, zeros beyond, as grid_sample does."""
+    np, (count, height, width) = jax.numpy, x.shape[:3]
+    across, down = (grid[..., 0] + 1) * (width - 1) / 2, (grid[..., 1] + 1) * (height - 1) / 2
+    left, top = np.floor(across).astype(int), np.floor(down).astype(int)
+    right_share, low_share = across - left, down - top
+    image = np.arange(count)[:, None, None]
+
+    def at(row: Any, column: Any, share: Any) -> Any:
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        row, column = np.clip(row, 0, height - 1), np.clip(column, 0, width - 1)
+        return np.where(inside[..., None], x[image, row, column], 0) * share[..., None]
+
+    return (
+        at(top, left, (1 - right_share) * (1 - low_share))
+        + at(top, left + 1, right_share * (1 - low_share))
+        + at(top + 1, left, (1 - right_share) * low_share)
+        + at(top + 1, left + 1, right_share * low_share)
+    )
+
+
+def _sampling(by: tuple[int, ...] = ()) -> Case:
+    arguments = ("f32[2,31,33,3]", "f32[2,17,19,2]")
+    return Case(
+        FAMILY,
+        f"grid sample of {arguments[0]}{', gradient' if by else ''}",
+        (*arguments, "f32[2,17,19,3]") if by else arguments,
+        _sampled,
+        lambda torch, x, grid: torch.nn.functional.grid_sample(
+            x.permute(0, 3, 1, 2), grid, align_corners=True
+        ).permute(0, 2, 3, 1),
+        gradient=by,
+    )
+
+
+def _recurrence(jax: Any, decay: Any, x: Any) -> Any:
+    """Compute h = decay * h + x along the first dim, as state space models do."""
+
+    def joined(one: Any, other: Any) -> Any:
+        return one[0] * other[0], one[1] * other[0] + other[1]
+
+    return jax.lax.associative_scan(joined, (decay / 4, x))[1]
 
 
 _WIDTHS = (3, 5, 7, 16, 32, 1, 9, 64, 11, 2, 8, 30)
@@ -72,6 +120,17 @@ CASES = (
     _alike("every second of", ("f32[8,224,224]",), lambda np, x: x[:, ::2, ::2] * 1.0),
     _pad("reflect", "reflect"),
     _pad("edge", "replicate"),
+    _pad("wrap", "circular"),
+    *(_pad(*modes, by=(0,)) for modes in (("reflect", "reflect"), ("wrap", "circular"))),
+    _sampling(),
+    _sampling((0, 1)),
+    _case("quarter turn of", ("f32[301,257]",),
+          lambda jax, x: jax.numpy.rot90(x) * 1.0, lambda torch, x: torch.rot90(x) * 1.0),
+    Case(FAMILY, "recurrence by associative_scan f32[1001,16]", ("f32[1001,16]+", "f32[1001,16]"),
+         _recurrence, dp=dp(("f32[1001,16]", "f32[1001,16]"), bound=nbytes("f32[2,16]"))),
+    Case(FAMILY, "cumulative logsumexp of f32[64,1001]", ("f32[64,1001]",),
+         lambda jax, x: jax.lax.cumlogsumexp(x, 1), lambda torch, x: torch.logcumsumexp(x, 1),
+         tp=Split(("[_, x]",), nbytes("f32[64]"))),
     _case("concatenate 12 columns", tuple(f"f32[64,{n}]" for n in _WIDTHS),
           lambda jax, *x: jax.numpy.concatenate(x, 1), lambda torch, *x: torch.cat(x, 1)),
     _case("concatenate 12 rows", tuple(f"f32[{n},64]" for n in _WIDTHS),
