@@ -336,7 +336,7 @@ class _Causes:
         """Return the result of the first call of a function that returns here; None in the program's own."""
         name = op.parent.operation.attributes["sym_name"].value
         calls = self.callers.get(name, ())
-        value: ir.Value | None = calls[-1].results[number] if calls else None
+        value: ir.Value | None = calls[0].results[number] if calls else None
         return value
 
     def _inside(self, call: ir.Operation, number: int) -> ir.Value | None:

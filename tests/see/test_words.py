@@ -118,3 +118,21 @@ def test_a_wish_that_is_granted_moves_fewer_bytes(
         if wish is not None:
             less = lowered(wish[1])
             assert sum(row.nbytes for row in less.collectives) < received, (wish[1], report.reasons)
+
+
+def test_layers_that_repeat_hand_on_to_the_next_one() -> None:
+    """What 39 of 40 layers are read by is the next layer, not the result of the program."""
+
+    def net(x: mw.Array, up: mw.Array, down: mw.Array) -> mw.Array:
+        for _ in range(40):
+            x = x + mw.tanh(x @ up) @ down
+        return x
+
+    layouts = ("[_, _]", "[_, x]", "[x, _]")
+    f = mw.jit(net, mesh="x=2", in_layouts=layouts, out_layouts="[_, _]")
+    x, up, down = np.ones((8, 8), np.float32), np.ones((8, 16), np.float32), np.ones((16, 8))
+    report = f.lower(x, up, down.astype(np.float32)).report()
+    assert [row.op for row in report.collectives] == ["all_reduce"] * 40
+    first = report.reasons[report.collectives[10].reasons[0]]
+    assert [link.kind for link in first.wanted].count("result") == 0, first.wanted
+    assert 'argument up lies in "[_, x]"' in first.wanted[-1].text
