@@ -352,6 +352,8 @@ def test_rows_of_every_head_are_written_by_calls_of_any_size() -> None:
         for size, begin in ((8, 0), (3, 5), (1, 15)):
             x = torch.randn(2, size, 12)
             near(program(x, first + begin), module(x, first + begin))
+        (line,) = (t for t in program.explain().splitlines() if "copied of donated state" in t)
+        assert line.split("│")[2].strip() == "0"
 
 
 def test_one_program_reads_prompts_of_any_length_into_a_cache() -> None:

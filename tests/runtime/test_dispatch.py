@@ -4,6 +4,7 @@ import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ LAYOUTS = ["[x, _]", "[_, y]", "[x, y]", "[x*y, _]", "[_, y*x]", "[_, _]"]
     rows=st.integers(1, 7),
     columns=st.integers(1, 7),
     layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 3),
-    dtype=st.sampled_from(["float32", "int64", "bool", "float16"]),
+    dtype=st.sampled_from(["float32", "int64", "bool", "float16", "bfloat16"]),
 )
 @settings(max_examples=10)
 def test_both_ways_agree(rows, columns, layouts, dtype):
@@ -160,3 +161,25 @@ def test_arrays_that_die_are_not_taken_for_others_that_get_their_ids(dtype) -> N
     assert len(seen) < 40 * 5  # some were used again
     many.close()
     cast.close()
+
+
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+def test_arguments_of_bf16_are_copied_as_their_bits(mesh, monkeypatch):
+    """However they are given, whether strided or not; the fast path takes them, and casts no bits to numbers."""
+    calls = []
+    called = Dispatch.__call__
+    monkeypatch.setattr(Dispatch, "__call__", lambda *a: calls.append(a) or called(*a))
+    layouts = {} if mesh is None else {"mesh": mesh, "in_layouts": "[x, _]"}
+    f = mw.jit(lambda x: x * 2, **layouts)
+    x = np.linspace(-4, 4, 30).reshape(5, 6).astype(ml_dtypes.bfloat16)
+    for given_x in (x, x, np.asfortranarray(x), x[::-1]):
+        got = np.asarray(f(given_x))
+        np.testing.assert_array_equal(got, given_x.astype(np.float32) * 2)
+    assert len(calls) == 3  # the first call is checked
+    text = "func.func @main(%a: tensor<5x6xbf16>) -> tensor<5x6xbf16> {\n return %a : tensor<5x6xbf16>\n}"
+    with mw.compile(text) as program:
+        for value in (x, x.astype(np.float32), x.view(np.uint16), x, x.astype(np.float32)):
+            (found,) = program(value)
+            np.testing.assert_array_equal(
+                np.asarray(found).astype(np.float32), x.astype(np.float32)
+            )

@@ -17,6 +17,7 @@ from meshweave.bundle import Manifest, Port, numpy_dtype
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import check_given_once
 from meshweave.runtime.arrays.blocks import plain
+from meshweave.runtime.arrays.elements import stored
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.engine import LocalCall, LocalExecutable
@@ -66,6 +67,8 @@ class Dispatch:
         self._execute = executable.execute
         self._lock = new_lock()
         self._ports, self._outputs = manifest.inputs, results
+        # The arguments of which buffers hold bits.
+        self._bits = {index for index, port in enumerate(manifest.inputs) if port.dtype == "bf16"}
         self._copies: list[tuple[int, Values, Any]] = []  # argument, target, place in its array
         self._shards: list[int] = []  # the arguments that are shards
         for index, (port, local) in enumerate(zip(manifest.inputs, sharded, strict=True)):
@@ -92,16 +95,14 @@ class Dispatch:
         copied = [port.nbytes for port, local in inputs if not local]
         if executable.mesh.nranks * sum(copied) > LIMIT:
             return False
-        return all(
-            local or (port.dtype != "bf16" and plain(Layout.parse(port.layout)))
-            for port, local in inputs
-        )
+        return all(local or plain(Layout.parse(port.layout)) for port, local in inputs)
 
     def __call__(self, arrays: Sequence[Any]) -> list[list[Values]]:
         """Run once; return new results of each rank. Raises RankError when a rank fails or the job stalls."""
         with self._lock:
             for index, target, source in self._copies:
-                target[...] = arrays[index][source]
+                value = arrays[index]
+                target[...] = (stored(value, "bf16") if index in self._bits else value)[source]
             shards = [arrays[index].held for index in self._shards]
             if self._donated:
                 check_given_once(self._manifest, arrays)
