@@ -47,7 +47,7 @@ MOST_TERMS = 400_000
 """Terms that are made before the rest is left unproven; half as many ops are read of each program."""
 LEAST_TERMS = 2_000
 """Terms that a compile may make in any case where it writes loops out; else twice the ops that it has read."""
-MOST_STEPS = 40_000
+MOST_STEPS = 20_000
 """Steps that compare results case by case, some seconds; LEAST_STEPS in a compile, less than half a second."""
 LEAST_STEPS = 5_000
 READERS = (attention, collectives, fft, lapack, loops, repeats, scans, scatters, sorting, tensors)

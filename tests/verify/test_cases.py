@@ -116,6 +116,28 @@ def test_products_of_sums_take_steps_for_all_that_they_multiply() -> None:
         Keys(Resolver(terms, StepLimit(1000 - steps.left - 1)), ()).of(both)
 
 
+def test_a_sum_of_many_has_one_number_whatever_its_variables_are_called() -> None:
+    terms, size = Terms(1000, apply), 12
+    every = tuple([Expr(0, ((Var("h", str(k), 0), 1),)) for k in range(3)])
+    table = terms.put(Node("argument", (0,), (), "f32"), (size, size))
+    rows = tuple([Term(table, (every[k], every[1]), (None, None)) for k in (0, 2)])
+    both = terms.put(Node("product", (1, 1), rows, "f32"), (size,) * 3)
+    row = of_var(Var("i", "0", size))
+    bound = [of_var(Var("b", str(k), size)) for k in range(2)]
+
+    def total(*places: Expr) -> int:
+        body = Term(both, places, (None,) * 3)
+        node = terms.put(Node("reduce", ("sum", (size, size)), (body,), "f32"), (size,))
+        return keys.of(Term(node, (row,), (None,)))
+
+    keys = Keys(Resolver(terms, StepLimit(1000)), (), written=0)
+    right = total(every[0], bound[0], bound[1])  # t[i, p] * t[q, p]
+    assert right == total(bound[1], bound[0], every[0])  # t[q, p] * t[i, p]
+    assert right == total(every[0], bound[1], bound[0])
+    for wrong in ((bound[0], every[0], bound[1]), (every[0], bound[0], bound[0])):
+        assert right != total(*wrong)
+
+
 def test_what_is_proven_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
     text = """func.func @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
   %e = math.exp %a : tensor<4xf32>

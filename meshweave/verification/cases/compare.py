@@ -61,8 +61,8 @@ def _same(terms: Terms, whole: _Case, steps: StepLimit) -> bool:
             continue
         parts = first_partition(resolver.cuts)
         if parts is None:  # all is decided: only sums may still be written in another order
-            keys = Keys(resolver, kept)
-            if keys.of(one) == keys.of(other):
+            whole_sums, keys = Keys(resolver, kept, written=0), Keys(resolver, kept)
+            if any(k.of(one) == k.of(other) for k in (whole_sums, keys)):
                 continue
             parts = _others(one, other, kept, keys.divided)
         if parts is None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from fractions import Fraction
-from itertools import product
-from math import isfinite, prod
+from itertools import permutations, product
+from math import factorial, isfinite, prod
 
 from meshweave.verification.cases.resolve import Resolver
 from meshweave.verification.terms.arith import is_integer, is_real, kind_of
-from meshweave.verification.terms.indices import Atom, Expr, Var, inside
+from meshweave.verification.terms.indices import Atom, Expr, Var, inside, of_var
 from meshweave.verification.terms.terms import (
     Guard,
     Node,
@@ -30,6 +30,8 @@ MOST_WRITTEN = 128
 """Elements of a reduction that are written out."""
 MOST_SUMMANDS = 512
 """Products that are added up, beyond which a product of sums stays one."""
+MOST_ORDERS = 24
+"""Orders of the variables of a reduction that are tried to find its number."""
 PRODUCTS_PER_STEP = 8
 """Products that are multiplied, or added up, in the time of a step."""
 _IDEMPOTENT = ("max", "min", "maxu", "minu", "or", "and")
@@ -47,15 +49,23 @@ _NOTHING_ELSE: Sum = {_ONE: 1}
 
 
 class Keys:
-    """Number values. divided: places that are divided, which may hide that values are the same."""
+    """Number values.
 
-    def __init__(self, resolver: Resolver, valid: Sequence[Guard]) -> None:
+    divided: places that are divided, which may hide that values are the same. written: elements of a reduction that is
+    written out at most.
+    """
+
+    def __init__(
+        self, resolver: Resolver, valid: Sequence[Guard], written: int = MOST_WRITTEN
+    ) -> None:
         self.terms, self.resolver = resolver.terms, resolver
         self.divided: set[Atom] = set()
+        self._written = written
         self._valid = {g for guard in valid for g in (guard, *apart(guard))}
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[Term, int] = {}
         self._sums: dict[Term, Sum] = {}
+        self._depth = 0  # reductions around
 
     def of(self, view: Term) -> int:
         """Return the number of a value. Raises LimitError where it takes too many steps."""
@@ -111,12 +121,48 @@ class Keys:
         return self._leaf(view)
 
     def _leaf(self, view: Term) -> Hashable:
+        whole = self._reduction(view)
+        if whole is not None:
+            return whole
         for expr in view.exprs:
             self.divided.update(a for a, _ in expr.terms if not isinstance(a, Var))
         ends = zip(view.exprs, self.terms.sizes[view.node], view.fills)
         fills = [f if n is not None and not inside(e, n) else None for e, n, f in ends]
         guards = [g for g in view.guards if not self._holds(g)]
         return "leaf", view.node, view.exprs, tuple(fills), tuple(guards)
+
+    def _reduction(self, view: Term) -> Hashable | None:
+        """Return what a reduction of many elements is: the least number that its body has, whatever is called what.
+
+        None for anything else, and where the variables that it is over have too many orders.
+        """
+        node = self.terms.nodes[view.node]
+        if node.op != "reduce" or not self._is_plain(view):
+            return None
+        body, inner = opened(self.terms, view)
+        sizes = sorted({v.size for v in inner})
+        groups = [[v for v in inner if v.size == n] for n in sizes]
+        if prod(factorial(len(g)) for g in groups) > MOST_ORDERS:
+            return None
+        numbers = []
+        for orders in product(*map(permutations, groups)):
+            names = [
+                (v, of_var(Var("b", f"order{self._depth}.{k}", v.size)))
+                for own in orders
+                for k, v in enumerate(own)
+            ]
+            self._depth += 1
+            try:
+                numbers.append(self.of(self.terms.composed(body, dict(names))))
+            finally:
+                self._depth -= 1
+        return (
+            "reduce",
+            node.detail[0],
+            node.type,
+            tuple(sorted([v.size for v in inner])),
+            min(numbers),
+        )
 
     def _reads(self, node: Node, view: Term) -> list[Term]:
         places = dims_values(view.exprs)
@@ -130,7 +176,7 @@ class Keys:
         elif node.op != "reduce":
             for read in self._reads(node, view):
                 yield from self._parts(kind, type_, read)
-        elif prod(node.detail[1]) > MOST_WRITTEN:
+        elif prod(node.detail[1]) > self._written:
             yield view
         else:
             for element in self._elements(view):
@@ -166,7 +212,7 @@ class Keys:
             return {p: c * times for p, c in self._sum(self._reads(node, view)[0]).items()}
         parts: list[tuple[Term, int]]
         if node.op == "reduce":
-            if prod(node.detail[1]) > MOST_WRITTEN:
+            if prod(node.detail[1]) > self._written:
                 return self._factor_of(self._number(self._leaf(view)))
             parts = [(element, 1) for element in self._elements(view)]
         else:
