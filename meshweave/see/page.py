@@ -428,7 +428,10 @@ def _chosen(row: KernelRow) -> str:
 def _table(titles: Sequence[str], rows: Sequence[str]) -> str:
     """Return a table; titles that begin with # are those of numbers."""
     head = "".join(
-        f'<th class="n">{t[1:]}</th>' if t.startswith("#") else f"<th>{t}</th>" for t in titles
+        f'<th scope="col" class="n">{t[1:]}</th>'
+        if t.startswith("#")
+        else f'<th scope="col">{t}</th>'
+        for t in titles
     )
     return f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
 

@@ -116,6 +116,7 @@ def test_the_page_shows_ops_layouts_memory_and_both_times() -> None:
         "measured",
     ):
         assert said in found.text, said
+    assert "<th>" not in page.html, "a screen reader is told what each head is of"
     for rank in range(4):
         assert f"rank {rank}" in found.text
     shown = page._repr_html_()
