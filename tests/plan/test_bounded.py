@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.test_elimination import integer_program, problem
 
-from meshweave.plan.placement.bounded import OverLimit, fewest, within
+from meshweave.plan.placement.bounded import OverLimit, _BoundedSearch, fewest, within
 from meshweave.plan.placement.elimination import CostTerm, cost_of, minimise
 
 
@@ -102,3 +102,15 @@ def test_an_integer_program_finds_no_less_within_the_limit(seed: int, share: flo
     assert found.choices.cost >= best * (1 - 1e-6)
     if found.choices.gap == 0:
         assert found.choices.cost == pytest.approx(best, rel=1e-6)
+
+
+def test_what_elimination_cannot_prove_is_not_branched_on() -> None:
+    """Tables too large for it: a bound and the best found come of a few solutions, not of hundreds."""
+    rng = np.random.default_rng(0)
+    sizes, terms = problem(rng, 6, 4, 9)
+    load = Moments([[CostTerm((v,), np.zeros(n)) for v, n in enumerate(sizes)]])
+    search = _BoundedSearch(sizes, terms, load, 1.0, 8)
+    root = search.solve({})
+    assert root.bound < root.cost and search.most_branches == 0
+    found = within(sizes, terms, load, 1.0, most_entries=8)
+    assert found.choices.bound <= within(sizes, terms, load, 1.0).choices.cost <= found.choices.cost

@@ -139,6 +139,8 @@ class _BoundedSearch:
             self.sizes, [*self.terms, *self.priced(prices), *forced], self.most_entries
         )
         self.offer(found.picks, forced)
+        if found.gap > EXACT:  # branching on a bound that is not exact takes long and closes little
+            self.most_branches = 0
         bound = found.bound - sum(prices.values()) * self.limit
         return _Point(found.picks, cost_of(found.picks, self.terms), bound)
 
