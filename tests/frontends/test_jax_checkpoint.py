@@ -104,6 +104,15 @@ def test_layers_of_layers() -> None:
     assert nested.arena_bytes < plain.arena_bytes / 2
 
 
+def test_dropout_draws_the_same_numbers_again() -> None:
+    def dropped(p: Any, x: Any) -> Any:
+        keep = jax.random.bernoulli(jax.random.key(3), 0.8, x.shape)
+        return jnp.where(keep, layer(p, x) / 0.8, 0.0)
+
+    again = ran(step_of(jax.checkpoint(dropped)), *given())
+    assert again.arena_bytes < ran(step_of(dropped), *given()).arena_bytes
+
+
 def test_barriers_around_values_of_any_kind() -> None:
     def program(x: Any) -> Any:
         y = jax.lax.optimization_barrier(

@@ -6,7 +6,7 @@ does so is computed inside the product, whose kernel evaluates the condition and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
@@ -33,9 +33,12 @@ def kept_of(reader: Reader, item: Item, user: Item, value: ir.Value) -> ir.Value
         return None
     walked = {d for form in found.access for d, _ in form.terms}
     repeats = any(size != 1 and d not in walked for d, size in enumerate(item.sizes))
-    number, along = user.sources.index(value), found.depends & walked
+    number = user.sources.index(value)
     loops = [form.dim for form in user.accesses[number]]
-    if not repeats or len(along) != 1 or None in loops:
+    if not repeats or None in loops:
+        return None
+    along = _along(reader, item, found.condition) & walked
+    if len(along) != 1:
         return None
     other = {d for form in user.accesses[1 - number] for d, _ in form.terms}
     loop = loops[min(along)]
@@ -43,11 +46,11 @@ def kept_of(reader: Reader, item: Item, user: Item, value: ir.Value) -> ir.Value
 
 
 class _Selected(NamedTuple):
-    """Hold what a select keeps where its condition holds: `tensor` at `access`, and the loops the condition needs."""
+    """Hold what a select keeps, `tensor` at `access`, where the node `condition` holds."""
 
     tensor: ir.Value
     access: IndexMap
-    depends: frozenset[int]
+    condition: int
 
 
 def _dtype(value: ir.Value) -> str:
@@ -74,15 +77,52 @@ def _selected(reader: Reader, item: Item) -> _Selected | None:
         value, access = made.sources[0], _through(made.accesses[0], access)
     if made is not None and made.kind == "splat":
         return None
-    return _Selected(value, access, _depends(reader, item, [condition]))
+    return _Selected(value, access, condition)
 
 
 def _through(inner: IndexMap, access: IndexMap) -> IndexMap:
     return tuple([form.over(access) for form in inner])
 
 
-def _depends(reader: Reader, item: Item, roots: Iterable[int]) -> frozenset[int]:
-    """Return the loops of a map that nodes depend on: through maps and copies, those that what is read lies along."""
+def _along(reader: Reader, item: Item, root: int) -> frozenset[int]:
+    """Return the loops of a map that a node depends on: through maps and copies, those that what is read lies along."""
+    known: dict[ir.Value, frozenset[int]] = {}  # the dims that the elements of a tensor depend on
+    # A stack of our own, and each tensor once: random numbers are chains of a thousand maps that read each other twice.
+    waiting = [item.sources[k] for k in _read(item, [root])]
+    while waiting:
+        made = reader.made.get(waiting[-1])
+        if made is None or made.kind not in _COMPUTED or waiting[-1] in known:
+            waiting.pop()
+            continue
+        inside = [made.sources[k] for k in _read(made, made.body.results)]
+        first = [v for v in inside if v not in known and _is_computed(reader, v)]
+        if first:
+            waiting += first
+        else:
+            known[waiting.pop()] = _depends(made, made.body.results, known)
+    return _depends(item, [root], known)
+
+
+_COMPUTED = ("map", "copy", "splat")
+"""Kinds of items whose elements are looked into."""
+
+
+def _is_computed(reader: Reader, value: ir.Value) -> bool:
+    made = reader.made.get(value)
+    return made is not None and made.kind in _COMPUTED
+
+
+def _read(item: Item, roots: Iterable[int]) -> list[int]:
+    """Return the numbers of the sources that nodes are computed from."""
+    nodes = item.body.nodes
+    found = [nodes[number] for number in needed(nodes, roots)]
+    return [node.number for node in found if isinstance(node, Argument)]
+
+
+def _depends(
+    item: Item, roots: Iterable[int], known: Mapping[ir.Value, frozenset[int]]
+) -> frozenset[int]:
+    """Return the loops of an item that nodes depend on. known: dims of sources; of others all dims count."""
     found: set[int] = set()
     for number in needed(item.body.nodes, roots):
         node = item.body.nodes[number]
@@ -90,9 +130,6 @@ def _depends(reader: Reader, item: Item, roots: Iterable[int]) -> frozenset[int]
             found.add(node.form)
         if isinstance(node, Argument):
             access = item.accesses[node.number]
-            made = reader.made.get(item.sources[node.number])
-            inner = frozenset(range(len(access)))
-            if made is not None and made.kind in ("map", "copy", "splat"):
-                inner = _depends(reader, made, made.body.results)
-            found |= {d for k in inner for d, _ in access[k].terms if d >= 0}
+            dims = known.get(item.sources[node.number], range(len(access)))
+            found |= {d for k in dims for d, _ in access[k].terms if d >= 0}
     return frozenset(found)
