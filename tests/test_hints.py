@@ -34,6 +34,7 @@ VALUES = {
     "kernels": ("-flash +blas", "+blas"),
     "numerics": ("bit_exact", "deterministic", "tol(1e-3, 0)"),
     "overlap": ("none", "auto"),
+    "again": ("checkpoint",),
 }
 
 

@@ -113,6 +113,16 @@ def test_dropout_draws_the_same_numbers_again() -> None:
     assert again.arena_bytes < ran(step_of(dropped), *given()).arena_bytes
 
 
+def test_loops_and_branches_in_turn_are_right() -> None:
+    def rounds(x: Any) -> Any:
+        x = jax.lax.fori_loop(0, 5, lambda _, c: jnp.sin(c) * 1.1, x)
+        return jax.lax.cond(x[0, 0] > 0, jnp.sin, lambda y: jnp.cos(y) * y, x)
+
+    again = jax.checkpoint(rounds)
+    for x in (np.ones((8, 5), np.float32), -np.ones((8, 5), np.float32)):
+        ran(jax.value_and_grad(lambda y: jnp.sum(again(again(y)))), x)
+
+
 def test_barriers_around_values_of_any_kind() -> None:
     def program(x: Any) -> Any:
         y = jax.lax.optimization_barrier(

@@ -521,6 +521,11 @@ def test_native_code_that_hears_no_signal_is_ended(tmp_path):
     made = program("x=1", "local", [], [], [], [sleeps(60)], externals=("sleep",))
     made.write(tmp_path / "a.mwb")
     process = start("meshweave", "run", tmp_path / "a.mwb")
+    end = (
+        time.monotonic() + 20
+    )  # where other work keeps the machine busy, Python alone takes a second to start
+    while not descendants(process.pid) and time.monotonic() < end:
+        time.sleep(0.1)
     time.sleep(1)
     for _ in range(3):  # libc's sleep ends early at a signal; what computes would not
         os.killpg(process.pid, signal.SIGINT)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from verify import parts
 from verify.mutants import results
 from verify.pairs import EXAMPLES, PROGRAMS
-from verify.test_buffers import EARLY, LOOP, TWICE, answer, lowered, planned
+from verify.test_buffers import EARLY, LOOP, TURNS, TWICE, UPDATES, answer, lowered, planned
 
 from meshweave.errors import CompileError, MeshweaveError
 from meshweave.lowering.cpu import pieces
@@ -232,6 +232,7 @@ def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
             texts[name] = (EXAMPLES / name / f"{name}.mlir").read_text()
     found = {name: lowered(text) for name, text in texts.items()}
     on_tensors = {"a loop": LOOP, "sent early": EARLY, "two branches": TWICE}
+    on_tensors |= {"one of two": UPDATES, "one of two, in turn": TURNS}
     found |= {name: planned(text) for name, text in on_tensors.items()}
     return found | (parts.on_buffers() if examples else parts.donating())
 

@@ -7,7 +7,8 @@ the body leaves there; that may make claims of other buffers, until there are no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from meshweave.verification.buffers.contents import (
     covers,
 )
 from meshweave.verification.buffers.program import Where
-from meshweave.verification.buffers.regions import Bounds, ByteRegion, inside, whole
+from meshweave.verification.buffers.regions import Bounds, ByteRegion, Form, inside, whole
 
 MOST_CLAIMS = 2000  # of a loop, beyond which it stays unproven
 
@@ -78,15 +79,18 @@ class Doubt(NamedTuple):
 
 
 Regions = tuple[ByteRegion, ...]
+Taken = tuple[tuple[Form, int], ...]
+"""Ways that are taken: conditions, each with 0 where it holds and 1 where it does not."""
 
 
 class Claim(NamedTuple):
-    """Claim that bytes of a region of a span hold a value, but for some."""
+    """Claim that bytes of a region of a span hold a value, but for some; `taken`: where conditions go these ways."""
 
     span: Span
     region: ByteRegion
     want: Content
     but: Regions
+    taken: Taken = ()
 
 
 @dataclass
@@ -95,10 +99,12 @@ class LoopInvariant:
 
     first: what the loop starts with in the place of what it carries. later: what a trip hands on; None while the body
     is walked. entry, end: what the buffers that the body writes hold before the first trip, and after a trip.
+    atoms: how many there are when the loop begins.
     """
 
     where: Where
     first: Replacing
+    atoms: int
     entry: Mapping[Span, Content]
     later: Replacing | None = None
     end: Mapping[Span, Content] = field(default_factory=dict)
@@ -114,28 +120,41 @@ class LoopInvariant:
         """Tell whether a region may be another one in the next trip."""
         return self.first.region(region) != region
 
+    def turns(self, condition: Form) -> bool:
+        """Tell whether a condition may be another one in the next trip: what is found in a trip is of that trip."""
+        is_old = all(atom < self.atoms for atom, _ in condition.terms)
+        return not is_old or self.first.form(condition) != condition
+
 
 Ways = Sequence[tuple[Content, Replacing]]
 
 
 @dataclass
 class Relation:
-    """Compare what memory holds with values of the program on tensors."""
+    """Compare what memory holds with values of the program on tensors.
+
+    choices: the conditions of joins that are not loops'. ways: what each condition gives where it holds, and
+    where it does not.
+    """
 
     contents: Contents
     loops: list[LoopInvariant] = field(default_factory=list)
     joins: list[dict[Span, Ways]] = field(default_factory=list)
-    _known: set[tuple[Content, Content, Regions]] = field(default_factory=set)
+    choices: dict[int, Form] = field(default_factory=dict)
+    ways: dict[Form, tuple[Replacing, Replacing]] = field(default_factory=dict)
+    _taken: Taken = ()
+    _known: set[tuple[Content, Content, Regions, Taken]] = field(default_factory=set)
 
     def refines(self, got: Content, want: Content, but: Regions = ()) -> Doubt | None:
         """Return None where bytes surely hold `want` as far as that is anything, else why not. but: bytes left out."""
         if got is want or want.kind == "nothing" or not want.nbytes:
             return None
-        if (got, want, but) in self._known or (but and covers(dict.fromkeys(but), got.nbytes)):
+        key = (got, want, but, self._taken)
+        if key in self._known or (but and covers(dict.fromkeys(but), got.nbytes)):
             return None
         found = self._compared(got, want, but)
         if found is None:
-            self._known.add((got, want, but))
+            self._known.add(key)
         return found
 
     def _compared(self, got: Content, want: Content, but: Regions) -> Doubt | None:
@@ -198,13 +217,28 @@ class Relation:
         number, span = content.detail
         if content.kind == "head":
             return self._head(self.loops[number], span, region, want, but)
-        for one, replacing in self.joins[number][span]:
+        condition = self.choices.get(number)
+        taken = [k for other, k in self._taken if other == condition]
+        for k, (one, replacing) in enumerate(self.joins[number][span]):
+            if taken and k not in taken:
+                continue
             part = self.contents.slice(one, replacing.region(region))
             left = tuple([replacing.region(r) for r in but])
-            doubt = self.refines(part, replacing.content(want), left)
+            with self._taking(() if condition is None else ((condition, k),)):
+                doubt = self.refines(part, replacing.content(want), left)
             if doubt is not None:
                 return doubt
         return None
+
+    @contextmanager
+    def _taking(self, ways: Taken) -> Iterator[None]:
+        """Compare where conditions go these ways, and those that they go already."""
+        before = self._taken
+        self._taken = (*before, *[way for way in ways if way not in before])
+        try:
+            yield
+        finally:
+            self._taken = before
 
     def _head(
         self, loop: LoopInvariant, span: Span, region: ByteRegion, want: Content, but: Regions
@@ -219,12 +253,14 @@ class Relation:
             tries.insert(0, (region, want, ()))
         if want.kind == "slice" and want.region == region and want.parts[0].nbytes == span.nbytes:
             tries.insert(0, (whole(span.nbytes), want.parts[0], ()))
+        taken = tuple([way for way in self._taken if not loop.turns(way[0])])
         doubt: Doubt | None = None
         for one in tries:
-            doubt = self._claim(loop, Claim(span, *one))
+            doubt = self._claim(loop, Claim(span, *one, taken))
             if doubt is None:
                 break
-        return doubt
+        # Where a condition goes another way in each trip, more was claimed than is needed.
+        return doubt and doubt._replace(sure=doubt.sure and taken == self._taken)
 
     def _claim(self, loop: LoopInvariant, claim: Claim) -> Doubt | None:
         if claim in loop.claims:
@@ -245,7 +281,14 @@ class Relation:
         """Check a claim of what buffers hold at some time. replacing: what the values of a trip are then."""
         part = self.contents.slice(held[claim.span], replacing.region(claim.region))
         left = tuple([replacing.region(region) for region in claim.but])
-        return self.refines(part, replacing.content(claim.want), left)
+        want = replacing.content(claim.want)
+        for condition, k in claim.taken:
+            part, want = (self.ways[condition][k].content(content) for content in (part, want))
+        before, self._taken = self._taken, claim.taken
+        try:
+            return self.refines(part, want, left)
+        finally:
+            self._taken = before
 
     def settle(self, loop: LoopInvariant) -> Doubt | None:
         """Check what has been claimed of a loop for the trips behind the first."""

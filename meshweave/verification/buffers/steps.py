@@ -119,12 +119,7 @@ class Steps:
             return self.content(either[taken[condition]], taken)
         nbytes = buffers_of(view)[0].region.nbytes
         contents = [self.content(one, {**taken, condition: k}) for k, one in enumerate(either)]
-        span = Span("choice", 0, nbytes)
-        self.relation.joins.append({span: list(zip(contents, self.tensors.ways(condition)))})
-        join = Held(len(self.relation.joins) - 1, span)
-        found = self.contents.unknown("join", join, nbytes)
-        self.tensors.joined(condition, {found: contents})
-        return found
+        return self._either(condition, Span("choice", 0, nbytes), contents)
 
     def name(self, view: Buffer | EitherView | Form) -> str:
         found = self.names.get(view.base) if isinstance(view, StridedView) else None
@@ -211,10 +206,7 @@ class Steps:
     def _write(self, view: Buffer | EitherView, content: Content, step: CheckedStep) -> None:
         """Let a buffer hold a content."""
         if isinstance(view, EitherView):
-            who = Lost(f"{self.name(view)}, or not,", step.where, unclear=True)
-            for one in (view.one, view.other):
-                self._write(one, self.contents.nothing(content.nbytes, who), step)
-            self.say(Doubt(False, "one of two buffers is written"), "a buffer", step.where)
+            self._write_either(view, content, step)
         elif content.nbytes:
             held = content
             if not view.is_all:
@@ -222,6 +214,37 @@ class Steps:
             if not self.memory.rewrite(view.base, held):
                 name = self.names.get(view.base, "a buffer")
                 self.memory.write(view.base, held, Lost(name, step.where))
+
+    def _write_either(self, view: EitherView, content: Content, step: CheckedStep) -> None:
+        """Let one of two buffers hold a content, and the other what it held, either way."""
+        one, other = view.one, view.other
+        who = Lost(f"{self.name(view)}, or not,", step.where, unclear=True)
+        if isinstance(one, EitherView) or isinstance(other, EitherView):
+            for part in (one, other):
+                self._write(part, self.contents.nothing(content.nbytes, who), step)
+            self.say(
+                Doubt(False, "one of more than two buffers is written"), "a buffer", step.where
+            )
+            return
+        ways = self.tensors.ways(view.condition)
+        held = {}
+        for k, part in enumerate((one, other)):
+            before = [way.content(self.memory.read(part.base)) for way in ways]
+            now = ways[k].content(content)
+            if not part.is_all:
+                now = self.contents.insert(before[k], part.region, now)
+            held[part.base] = [now if way == k else before[way] for way in range(2)]
+        for span, contents in held.items():
+            self.memory.write(span, self._either(view.condition, span, contents), who)
+
+    def _either(self, condition: Form, span: Span, contents: Sequence[Content]) -> Content:
+        """Return what holds one content or the other: of a span, or of a choice between two."""
+        join, ways = Held(len(self.relation.joins), span), self.tensors.ways(condition)
+        self.relation.joins.append({span: list(zip(contents, ways))})
+        self.relation.choices[join.number], self.relation.ways[condition] = condition, ways
+        found = self.contents.unknown("join", join, span.nbytes)
+        self.tensors.joined(condition, {found: contents})
+        return found
 
     def copy(self, step: CheckedStep, cursor: StepCursor) -> None:
         """Check a copy, and do it."""

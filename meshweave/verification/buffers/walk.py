@@ -145,7 +145,9 @@ class FunctionCheck(Steps):
             s for body in step.bodies for end in body.ends for s in _spans(self.values.get(end))
         }
         held = self._join(ends, ways, before, given, step)
-        self.tensors.joined(self.tensors.form(reference.operands[0]), held)
+        condition = self.tensors.form(reference.operands[0])
+        self.tensors.joined(condition, held)
+        self.relation.choices[len(self.relation.joins) - 1] = condition
         self._branch_results(step, reference)
 
     def _join(
@@ -365,7 +367,8 @@ class FunctionCheck(Steps):
             if span in self.names and not any(meets(span, other) for other in entry):
                 entry[span] = self.memory.read(span)
         number = len(self.relation.loops)
-        self.relation.loops.append(LoopInvariant(step.where, first, entry))
+        atoms = len(self.contents.scalars.made)
+        self.relation.loops.append(LoopInvariant(step.where, first, atoms, entry))
         who = Lost("a trip of the loop", step.where)
         for span in [m for w in written for m in list(self.memory.meeting(w)) if m not in entry]:
             self.memory.lose(span, who)
