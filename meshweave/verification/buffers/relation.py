@@ -145,6 +145,10 @@ class Relation:
     _taken: Taken = ()
     _known: set[tuple[Content, Content, Regions, Taken]] = field(default_factory=set)
 
+    def choose(self, condition: Form, ways: tuple[Replacing, Replacing]) -> None:
+        """Note that a condition says which way the last join went, and what it gives either way."""
+        self.choices[len(self.joins) - 1], self.ways[condition] = condition, ways
+
     def refines(self, got: Content, want: Content, but: Regions = ()) -> Doubt | None:
         """Return None where bytes surely hold `want` as far as that is anything, else why not. but: bytes left out."""
         if got is want or want.kind == "nothing" or not want.nbytes:

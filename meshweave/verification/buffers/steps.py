@@ -241,7 +241,7 @@ class Steps:
         """Return what holds one content or the other: of a span, or of a choice between two."""
         join, ways = Held(len(self.relation.joins), span), self.tensors.ways(condition)
         self.relation.joins.append({span: list(zip(contents, ways))})
-        self.relation.choices[join.number], self.relation.ways[condition] = condition, ways
+        self.relation.choose(condition, ways)
         found = self.contents.unknown("join", join, span.nbytes)
         self.tensors.joined(condition, {found: contents})
         return found

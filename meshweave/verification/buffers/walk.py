@@ -147,7 +147,7 @@ class FunctionCheck(Steps):
         held = self._join(ends, ways, before, given, step)
         condition = self.tensors.form(reference.operands[0])
         self.tensors.joined(condition, held)
-        self.relation.choices[len(self.relation.joins) - 1] = condition
+        self.relation.choose(condition, self.tensors.ways(condition))
         self._branch_results(step, reference)
 
     def _join(
