@@ -8,6 +8,7 @@ import pytest
 from commands import ROOT
 
 import meshweave as mw
+from meshweave.plan.placement.prices import MachinePrices
 
 
 def load(name: str) -> object:
@@ -34,3 +35,14 @@ def test_plans_that_are_chosen_give_what_the_program_gives(name: str) -> None:
         for one, other in zip(leaves(placed(*values)), wanted, strict=True):
             np.testing.assert_allclose(np.asarray(one), other, rtol=1e-4, atol=1e-5)
         placed.close()
+
+
+def test_plans_that_are_written_have_predictions() -> None:
+    text_of, report = (getattr(load("measured"), name) for name in ("text_of", "report"))
+    program = PROGRAMS["mlp"]
+    for plan in program.plans.values():
+        text = text_of(program, plan.mesh(4), plan)
+        for auto in (True, False):
+            placement = report(text, MachinePrices(), auto).placement
+            assert (placement is not None) == auto
+            assert placement is None or placement.seconds > 0

@@ -34,7 +34,9 @@ def text_of(program: Program, mesh: str, plan: Plan | None) -> str:
 
 def report(text: str, machine: MachinePrices, auto: bool = True) -> Report:
     """What compiling decides; auto: with what is not said placed, not propagated."""
-    return reported(text, "program", None, "local", verify=False, auto=auto, machine=machine)
+    return reported(
+        text, "program", None, "local", verify=False, auto="time" if auto else "", machine=machine
+    )
 
 
 @dataclass
