@@ -152,10 +152,8 @@ class Lowered:
 
     def report(self) -> Report:
         """Report what compiling decides: memory, slices, what became of each hint, kernels, collectives."""
-        from meshweave.api.program import (  # here, for loading a program needs none
-            budget_hints,
-            reported,
-        )
+        # Here, for loading a program needs none.
+        from meshweave.api.program import budget_hints, reported
 
         return reported(
             *(self.program.text, self.name, None, self.engine),

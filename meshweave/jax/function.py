@@ -113,8 +113,7 @@ def jit(
                    the devices of `mesh` where that is one of JAX's with devices, else put together on the default one.
     peak_bytes:    the intermediate bytes that a rank may take, "64MiB": as `mw.hint(peak_bytes=..)` around all of it.
     engine, timeout (in seconds), verify, layouts, objective: as in `meshweave.compile`. `mw.kernels(...)` around a call
-    chooses
-    kernels.
+                   chooses kernels.
 
     A kind of call is: the structure of the arguments, shapes, dtypes, whether they are weakly typed, where Arrays and
     sharded `jax.Array`s lie, static values, leaves that are no arrays, kernels, and JAX's configuration. Under

@@ -100,7 +100,6 @@ class Fusion:
             i.number: set() if i.kind == "view" else {stream_of(i.op.location) or 0}
             for i in self.reader.items
         }
-
         self._whole: set[int] = set()  # what products read of which conditions keep a part
 
     def run(self) -> None:

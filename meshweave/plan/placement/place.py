@@ -14,6 +14,7 @@ import numpy as np
 from meshweave.layout.factors import Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
+from meshweave.plan.placement.bounded import FORBIDDEN
 from meshweave.plan.placement.elimination import Choices, CostTerm, Numbers, minimise
 from meshweave.plan.placement.prices import MachinePrices, OpWork, planned_for
 from meshweave.plan.placement.runs import OpRun, RuleRuns
@@ -26,9 +27,6 @@ from meshweave.plan.propagation.propagate import (
     run_decision,
 )
 from meshweave.plan.redistribute import plan_redistribute
-
-FORBIDDEN = 1e9
-"""Seconds that stand for never."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,8 @@ class PlacementProblem:
         self._tables: dict[tuple[object, ...], Numbers] = {}
         self.layouts = _domains(self)
         numbers: dict[tuple[Layout, ...], int] = {}
-        seen: dict[
-            int, int
-        ] = {}  # equal domains are mostly one tuple, whose layouts take long to hash
+        # Equal domains are mostly one tuple, whose layouts take long to hash.
+        seen: dict[int, int] = {}
         for domain in self.layouts:
             if id(domain) not in seen:
                 seen[id(domain)] = numbers.setdefault(domain, len(numbers))

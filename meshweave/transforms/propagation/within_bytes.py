@@ -83,7 +83,6 @@ def is_bounded(module: ir.Module) -> bool:
 
 
 def _looked_at(module: ir.Module, made: Any, machine: MachinePrices | None) -> _Attempt:
-
     said, mesh = module.operation.attributes[PLACEMENT], mesh_of_module(module)
     machine = machine or MachinePrices()
     again = sum(

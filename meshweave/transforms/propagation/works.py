@@ -21,12 +21,10 @@ from meshweave.transforms.kernels.element_costs import CHEAP, FUNCTION, cost, fu
 from meshweave.transforms.kernels.kernel_patterns import element_of
 from meshweave.transforms.propagation.bodies import body_of
 from meshweave.transforms.propagation.graph import Built
+from meshweave.transforms.propagation.live import VIEWS
 from meshweave.transforms.propagation.rules import is_free, item_bytes
 
-_VIEWS = (
-    *("tensor.expand_shape", "tensor.collapse_shape", "tensor.reshape", "tensor.cast"),
-    "tensor.extract_slice",
-)
+_VIEWS = (*VIEWS, "tensor.extract_slice")
 _MOST_BETWEEN = 64
 """Ops between the products of an attention, at most."""
 _ELEMENTWISE = ("arith.", "math.")

@@ -300,9 +300,8 @@ def nodes_of(terms: Terms, view: Term) -> set[int]:
             found.add(number)
             node = terms.nodes[number]
             todo += [r.node for r in node.reads]
-            todo += [
-                body for body, _ in bodies_of(node)
-            ]  # that of a loop may read what is around it
+            # That of a loop may read what is around it.
+            todo += [body for body, _ in bodies_of(node)]
     return found
 
 
