@@ -2,7 +2,8 @@
 torch's DTensor and JAX in the same run.
 
 The layer: x (32x64) times 64x256, relu, times 256x64, the hidden dim over the ranks, f32. A tenth of what DTensor takes
-eagerly and a third of its compiled form and of jax.jit are the aims. DTensor is measured on a process group that moves
+eagerly and a third of its compiled form and of jax.jit are the aims. A step with many leaves shall cost what jax.jit
+takes. DTensor is measured on a process group that moves
 nothing, so that only its dispatch counts, and on gloo.
 """
 
@@ -19,12 +20,20 @@ import numpy as np
 
 import meshweave as mw
 from benchmarks.common import ROOT, show, table
-from benchmarks.peers.dispatch_torch import BATCH, HIDDEN, WIDTH, microseconds
+from benchmarks.peers.dispatch_torch import (
+    BATCH,
+    HIDDEN,
+    LEAVES,
+    WIDTH,
+    decayed,
+    microseconds,
+)
 from meshweave.api.program import build
 from meshweave.plan import cache_clear, plan_redistribute
 from meshweave.runtime.mpi.engine import mpiexec
 
 RANKS = 2
+ROWS = "[x, _]"
 FIRST = range(16, 16 + 8 * 9, 8)  # sizes of tensors that are new
 
 
@@ -81,6 +90,20 @@ def layer_inside(repeat: int) -> dict[str, float]:
         return figures([*command, "-m", "benchmarks.peers.dispatch_mpi", path, str(repeat)])
 
 
+def state(repeat: int) -> float:
+    """A step that writes LEAVES donated arrays of 8x8 in place, rows over the ranks: microseconds."""
+    mesh = mw.Mesh(x=RANKS)
+    step = mw.jit(decayed, mesh=mesh, in_layouts=([ROWS] * LEAVES, ROWS), donate="leaves")
+    x, *leaves = [
+        mw.Array.from_numpy(numbers(8, 8), mesh=mesh, layout=ROWS) for _ in range(LEAVES + 1)
+    ]
+
+    def call() -> None:
+        leaves[:] = step(leaves, x)
+
+    return microseconds(call, repeat, 20)
+
+
 def first_redistributions() -> float:
     """The first redistribution of a shape that no call has had: microseconds, the median of nine."""
     mesh, times = mw.Mesh(x=RANKS), []
@@ -132,6 +155,7 @@ def main(options: Any) -> None:
         "small op, mw.jit": small_op(repeat),
         "layer, mw.jit, local": layer(repeat),
         **layer_inside(repeat),
+        f"state of {LEAVES} leaves, mw.jit": state(repeat),
         "first redistribution of a shape, mw": first_redistributions(),
         "plan of a shape, none known": first_plans(False),
         "plan of a shape, another's known": first_plans(True),

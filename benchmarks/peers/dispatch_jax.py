@@ -19,7 +19,14 @@ import numpy as np  # noqa: E402
 from jax.sharding import NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from benchmarks.peers.dispatch_torch import BATCH, HIDDEN, WIDTH, microseconds  # noqa: E402
+from benchmarks.peers.dispatch_torch import (  # noqa: E402
+    BATCH,
+    HIDDEN,
+    LEAVES,
+    WIDTH,
+    decayed,
+    microseconds,
+)
 
 mesh = jax.make_mesh((RANKS,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
 
@@ -46,6 +53,14 @@ def main() -> None:
     given = [jax.device_put(numbers(*shape), place) for shape, place in zip(shapes, where)]
     forward = jax.jit(layer, in_shardings=where, out_shardings=over())
     found["layer, jax.jit"] = microseconds(lambda: forward(*given).block_until_ready(), REPEAT, 100)
+    step = jax.jit(decayed, donate_argnums=0)
+    x, *leaves = [jax.device_put(numbers(8, 8), over("x")) for _ in range(LEAVES + 1)]
+
+    def call():
+        leaves[:] = step(leaves, x)
+        leaves[0].block_until_ready()
+
+    found[f"state of {LEAVES} leaves, jax.jit"] = microseconds(call, REPEAT, 20)
     firsts = []
     for k in range(16, 16 + 8 * 9, 8):
         new = jax.device_put(numbers(k * RANKS, k), over("x"))

@@ -25,6 +25,7 @@ from meshweave.api.lengths.lowered import LengthsLowered, dims_of, lower_lengths
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.program import aim, budget_hints
 from meshweave.api.signature import (
+    FAST,
     argument_paths,
     argument_structures,
     differences,
@@ -197,7 +198,7 @@ def _fast_key(args: _Args) -> tuple[Hashable | None, Sequence[Any]]:
     key, chosen = fast_key(args), (chosen_kernels(), default_floating())
     if key is not None:
         return (*chosen, key), args
-    leaves, structure = tree.flatten(args, _is_array)
+    leaves, structure = tree.flatten(args, _is_array, FAST)
     key = fast_key(leaves)
     return (None if key is None else (*chosen, structure, key)), leaves
 

@@ -227,9 +227,8 @@ class Compiled:
             return lambda given: templates[0].holding([r[0] for r in dispatch((*given, *held))])
 
         def run(given: Sequence[Any]) -> Any:
-            results = dispatch((*given, *held))
-            filled = [t.holding([row[i] for row in results]) for i, t in enumerate(templates)]
-            return self.returned(filled)
+            columns = zip(*dispatch((*given, *held)), strict=True)
+            return self.returned([t.holding(column) for t, column in zip(templates, columns)])
 
         return run
 

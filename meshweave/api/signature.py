@@ -74,6 +74,8 @@ def told_apart(value: object) -> Hashable:
 
 
 _ARRAYS = {Array}
+FAST = frozenset({Array, np.ndarray})
+"""The types of arguments that have a cheap key."""
 
 
 def fast_key(args: Sequence[Any]) -> tuple[Hashable, ...] | None:

@@ -181,7 +181,7 @@ class JaxProgram:
             )
         if traced.held:
             _check_held(leaves, traced)
-        return self.returned(map(self.given, self.run(leaves), traced.outputs))
+        return self.returned(self.all_given(self.run(leaves)))
 
     def run(self, leaves: Sequence[PyTree], keys_are_data: bool = False) -> Sequence[Array]:
         """Run it on the leaves of its arguments, held ones among them; return its results, of PRNG keys their data.
@@ -224,7 +224,7 @@ class JaxProgram:
             and not traced.held
             and not traced.held_results
             and traced.out_tree == leaf
-            and all(each.key is None and not each.weak for each in traced.outputs)
+            and self._is_given
         )
 
     def returned(self, results: Iterable[PyTree]) -> PyTree:
@@ -264,6 +264,15 @@ class JaxProgram:
     def outputs(self) -> tuple[Leaf, ...]:
         """Describe the results that are arrays."""
         return self._traced.outputs
+
+    def all_given(self, results: Iterable[Array]) -> Iterable[PyTree]:
+        """Return the results as JAX's types are, as `given` does each."""
+        return results if self._is_given else map(self.given, results, self.outputs)
+
+    @cached_property
+    def _is_given(self) -> bool:
+        """Tell whether no result is a PRNG key, or weakly typed."""
+        return all(leaf.key is None and not leaf.weak for leaf in self.outputs)
 
     def given(self, array: Array, leaf: Leaf) -> PyTree:
         """Return a result as JAX's types are: PRNG keys of its own.

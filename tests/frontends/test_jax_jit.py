@@ -273,6 +273,37 @@ def test_weak_types_are_kept_from_call_to_call() -> None:
         ours(1 << 40, 2.0, x)
 
 
+def test_many_donated_leaves_keep_their_buffers_and_their_kind() -> None:
+    """Calls on Arrays are found by a cheap key, which weak types and closing leave alone."""
+    step = mw.jax.jit(
+        lambda s, x: ([v * 2 + x for v in s], s[0] * 0 + 1), mesh="x=2", donate_argnums=0
+    )
+    x = np.ones((5, 3), np.float32)
+    state, _ = step([np.full((5, 3), n, np.float32) for n in range(20)], x)
+    lie = [[shard.ctypes.data for shard in a._held] for a in state]
+    for _ in range(3):
+        state, _ = step(state, x)
+    assert [[shard.ctypes.data for shard in a._held] for a in state] == lie
+    kept = state[7].shards  # somebody sees them: the next call copies that one
+    following, _ = step(state, x)
+    for n, array in enumerate(following):
+        np.testing.assert_array_equal(array, np.full((5, 3), (n + 1) * 32 - 1))
+    np.testing.assert_array_equal(kept[0], np.full(kept[0].shape, 8 * 16 - 1))
+    assert state[3].is_donated and step.cache_info().misses <= 2
+    step.close()
+    again, _ = step(following, x)
+    np.testing.assert_array_equal(again[19], np.full((5, 3), 20 * 64 - 1))
+
+    count = mw.jax.jit(lambda n, x: (n + 1, x * n))
+    n, _ = count(1, x.astype(np.int8))
+    for _ in range(2):
+        n, y = count(n, x.astype(np.int8))
+        assert n.weak_type and y.dtype == np.int8
+    n, y = count(np.int32(1), x.astype(np.int8))
+    n, y = count(n, x.astype(np.int8))
+    assert not n.weak_type and y.dtype == np.int32
+
+
 def test_keys_in_and_out() -> None:
     def split(key: Any, x: Any) -> Any:
         key, drawn = jax.random.split(key)

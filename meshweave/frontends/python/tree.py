@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -33,18 +33,23 @@ Structure: TypeAlias = Container | Literal["*"]
 
 
 def flatten(
-    value: object, is_leaf: Callable[[Any], bool] | None = None
+    value: object, is_leaf: Callable[[Any], bool] | None = None, known: Set[type] = frozenset()
 ) -> tuple[list[Any], Structure]:
     """Return the leaves in order, and the structure that `unflatten` puts them back into.
 
-    is_leaf: containers for which it holds are leaves. Raises UsageError for nesting without end.
+    is_leaf: containers for which it holds are leaves. known: types of leaves, which is faster to look up. Raises
+    UsageError for nesting without end.
     """
     leaves: list[Any] = []
-    return leaves, _flatten(value, leaves, is_leaf, 0)
+    return leaves, _flatten(value, leaves, is_leaf, known, 0)
 
 
 def _flatten(
-    value: object, leaves: list[Any], is_leaf: Callable[[Any], bool] | None, depth: int
+    value: object,
+    leaves: list[Any],
+    is_leaf: Callable[[Any], bool] | None,
+    known: Set[type],
+    depth: int,
 ) -> Structure:
     if depth > MAX_DEPTH:
         raise UsageError(f"containers nested deeper than {MAX_DEPTH}: does one hold itself?")
@@ -52,7 +57,13 @@ def _flatten(
     if found is None:
         leaves.append(value.value if isinstance(value, Opened) else value)
         return LEAF
-    inside = [_flatten(child, leaves, is_leaf, depth + 1) for child in found.children]
+    inside: list[Structure] = []
+    for child in found.children:
+        if type(child) in known:
+            leaves.append(child)
+            inside.append(LEAF)
+        else:
+            inside.append(_flatten(child, leaves, is_leaf, known, depth + 1))
     return Container(found.kind, found.keys, tuple(inside))
 
 
@@ -131,7 +142,10 @@ def unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     if not isinstance(structure, Container):
         return next(leaves)
     kind, keys = structure.kind, structure.keys
-    parts = [unflatten(child, leaves) for child in structure.children]
+    parts = [
+        unflatten(child, leaves) if isinstance(child, Container) else next(leaves)
+        for child in structure.children
+    ]
     if kind is None:
         return None
     if kind is tuple or kind is list:

@@ -154,8 +154,8 @@ class Array(Operators):
     @property
     def here(self) -> tuple[Values, ...]:
         """Return the shards that are in this process: of all ranks, or of the own one in a job."""
-        self.check_usable()
         if self._held is None:
+            self.check_usable()
             assert self._away is not None
             self._held = self._equal = self._away.fetched()
         return self._held
@@ -216,14 +216,15 @@ class Array(Operators):
         """Tell whether the array was donated: another one has its buffer, and it has no value any more."""
         return self._held is None and self._away is None
 
-    def given_up(self) -> tuple[Values, ...]:
+    def given_up(self, fits: bool = False) -> tuple[Values, ...]:
         """Give the shards to a call that writes them: the array cannot be used any more.
 
         They are copied first where something else may hold their memory, or where compiled code cannot work in it.
+        fits: it is known that code can.
         """
         shards = self.here
-        if not self._alone or not all(usable(shard) for shard in shards):
-            shards = tuple([copied(shard) for shard in shards])
+        if not (self._alone and (fits or all(map(usable, shards)))):
+            shards = tuple(map(copied, shards))
         self._held = self._away = None
         return shards
 

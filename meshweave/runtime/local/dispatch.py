@@ -52,7 +52,7 @@ class Dispatch:
                 value.fill(0)  # padding: whatever it holds, no garbage that traps
                 if whole[index]:
                     row[index] = given[0][index]  # the ranks read one buffer
-        self._manifest, self._donated = manifest, manifest.donated
+        self._manifest = manifest
         own = [(i, p) for i, p in enumerate(manifest.outputs) if p.takes is None]
         # Outputs, and what the array of each is like.
         self._fresh = [
@@ -79,6 +79,9 @@ class Dispatch:
                 self._copies.append((index, column[0], ...))
             else:
                 self._copies += [(index, *piece) for piece in pieces(port, mesh, column)]
+        places = {index: place for place, index in enumerate(self._shards)}
+        # Of each donated argument its number, its place among those that are shards, and the output that takes it.
+        self._donated = [(i, places[i], output) for i, output in manifest.donated.items()]
         # of each such argument and rank: the id of the shard that the table points at, 0 where it is a copy or none
         self._seen = [0] * (len(self._shards) * mesh.nranks)
         self._kept: list[Any] = [None] * len(self._seen)  # references to these, and the copies
@@ -104,11 +107,14 @@ class Dispatch:
                 value = arrays[index]
                 target[...] = (stored(value, "bf16") if index in self._bits else value)[source]
             shards = [arrays[index].held for index in self._shards]
+            found = _names(shards)
             if self._donated:
                 check_given_once(self._manifest, arrays)
-                for index in self._donated:
-                    shards[self._shards.index(index)] = arrays[index].given_up()
-            found = [id(shard) for held in shards for shard in held]
+                # What the table points at was given up before, or copied to where code can work.
+                fits = found == self._seen
+                for index, place, _ in self._donated:
+                    shards[place] = arrays[index].given_up(fits)
+                found = _names(shards)
             if found != self._seen:
                 self._point(found, shards)
             rows = [row.copy() for row in self._outputs]
@@ -116,8 +122,8 @@ class Dispatch:
                 for index, shape, dtype, nbytes in self._fresh:
                     row[index], address = addressed_array(shape, dtype, nbytes)
                     self._call.write(rank, index, address)
-                for index, output in self._donated.items():
-                    row[output] = shards[self._shards.index(index)][rank]
+                for _, place, output in self._donated:
+                    row[output] = shards[place][rank]
             self._call.held = (arrays, shards, rows)  # kept where a rank never comes back
             self._execute(self._call)
             self._call.held = None
@@ -139,6 +145,11 @@ class Dispatch:
             self._seen[place] = name if value is shard else 0
             forget = partial(_forget, self._seen, place)
             self._kept[place] = weakref.ref(shard, forget) if value is shard else value
+
+
+def _names(shards: Sequence[Sequence[Values]]) -> list[int]:
+    """Return the ids of the shards of all arrays and ranks."""
+    return [id(shard) for held in shards for shard in held]
 
 
 def _forget(seen: list[int], place: int, _: object) -> None:
