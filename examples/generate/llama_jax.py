@@ -4,6 +4,7 @@
 arrays for each layer, of a fixed length, and comes back with the new keys and values in it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 Params = dict[str, Any]
 Cache = list[dict[str, Any]]
+Keep = Callable[[dict[str, Any], Any, Any], tuple[dict[str, Any], Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -66,39 +68,34 @@ def empty_cache(config: Config, batch: int, dtype: Any = np.float32) -> Cache:
 
 
 def forward(
-    config: Config,
-    params: Params,
-    cache: Cache,
-    tokens: Any,
-    start: Any,
-    slot: Any = None,
-    last: Any = -1,
+    config: Config, params: Params, cache: Cache, tokens: Any, start: Any, keep: Keep | None = None
 ) -> Any:
     """Return (cache, logits of the last token) after tokens, int32 of (batch, count).
 
-    start: the place of the first of them in the cache, of all sequences, or int32 of (batch) with that of each.
-    slot:  the row of the cache that is meant, where tokens are of one sequence. last: which token is the last.
+    start: the place of the first of them, of all sequences, or int32 of (batch) with that of each.
+    keep:  writes new keys and values of a layer, (batch, groups, count, size), into its part of the cache; returns that
+           part, and the keys and values that the tokens attend to, those of place 0 first. Without it the cache has a
+           row for each sequence.
     """
+    keep = keep or (lambda kept, k, v: _put(kept, k, v, start))
     places = jnp.asarray(start)[..., None] + jnp.arange(tokens.shape[1])
     x = params["table"][tokens]
     cosine, sine = _rotation(config, places)
-    seen = jnp.arange(config.length) <= places[..., None]
     if places.ndim == 2:  # a dim for heads, as in all that these meet
-        cosine, sine, seen = cosine[:, None], sine[:, None], seen[:, None, None]
+        cosine, sine, places = cosine[:, None], sine[:, None], places[:, None, None]
     new = []
     for layer, kept in zip(params["layers"], cache):
         h = _normal(x, layer["norm1"])
         q, k, v = (_heads(_times(h, layer[name]), config.head) for name in "qkv")
-        q, k = _rotated(q, cosine, sine), _rotated(k, cosine, sine)
-        whole = {"k": _put(kept["k"], k, start, slot), "v": _put(kept["v"], v, start, slot)}
+        whole, keys, values = keep(kept, _rotated(k, cosine, sine), v)
         new.append(whole)
-        keys, values = _row(whole["k"], slot), _row(whole["v"], slot)
-        x = x + _times(_attention(q, keys, values, seen), layer["o"])
+        seen = jnp.arange(keys.shape[2]) <= places[..., None]
+        x = x + _times(_attention(_rotated(q, cosine, sine), keys, values, seen), layer["o"])
         h = _normal(x, layer["norm2"])
         x = x + _times(
             jax.nn.silu(_times(h, layer["gate"])) * _times(h, layer["up"]), layer["down"]
         )
-    return new, _times(_normal(_token(x, last), params["norm"]), params["head"])
+    return new, _times(_normal(x[:, -1], params["norm"]), params["head"])
 
 
 def _times(x: Any, weight: Any) -> Any:
@@ -109,23 +106,13 @@ def _times(x: Any, weight: Any) -> Any:
     return (product * weight["scales"]).astype(x.dtype)
 
 
-def _put(cache: Any, new: Any, start: Any, slot: Any) -> Any:
-    """Write new keys or values, (batch, heads, count, size), into a cache."""
-    if jnp.ndim(start):  # a place for each sequence
-        return jax.vmap(lambda c, n, at: jax.lax.dynamic_update_slice(c, n, (0, at, 0)))(
-            cache, new, start
-        )
-    return jax.lax.dynamic_update_slice(cache, new, (0 if slot is None else slot, 0, start, 0))
-
-
-def _row(cache: Any, slot: Any) -> Any:
-    """Return the part of a cache that the tokens attend to."""
-    return cache if slot is None else jax.lax.dynamic_slice_in_dim(cache, slot, 1)
-
-
-def _token(x: Any, last: Any) -> Any:
-    """Return one token of each sequence of x."""
-    return x[:, last] if isinstance(last, int) else jax.lax.dynamic_index_in_dim(x, last, 1, False)
+def _put(kept: dict[str, Any], k: Any, v: Any, start: Any) -> tuple[dict[str, Any], Any, Any]:
+    """Write new keys and values into the part of a layer from place `start` on; they attend to all of it."""
+    whole = {
+        name: jax.lax.dynamic_update_slice(kept[name], new, (0, 0, start, 0))
+        for name, new in (("k", k), ("v", v))
+    }
+    return whole, whole["k"], whole["v"]
 
 
 def _normal(x: Any, gain: Any) -> Any:

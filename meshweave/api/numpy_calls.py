@@ -25,10 +25,12 @@ _METHODS = {
 """NumPy's function and its method -> ours."""
 _ON_VALUES = {
     "allclose", "array_equal", "array_equiv", "array_repr", "array_str", "array2string", "can_cast", "copyto",
-    "iscomplexobj", "isrealobj", "may_share_memory", "ndim", "result_type", "save", "savetxt", "savez",
-    "savez_compressed", "shape", "shares_memory", "size",
+    "iscomplexobj", "isrealobj", "may_share_memory", "result_type", "save", "savetxt", "savez", "savez_compressed",
+    "shares_memory",
 }  # fmt: skip
 """Functions that look at the value or at what it is, and make no array of it: they get NumPy arrays."""
+_ON_SHAPES = {"ndim", "shape", "size"}
+"""Functions that look at the shape alone: nothing is gathered, and a donated Array has a shape too."""
 
 
 def numpy_ufunc(
@@ -67,8 +69,9 @@ def numpy_function(
 ) -> Any:
     """Compute a function of NumPy's on Arrays. Raises UsageError for what there is none of ours for."""
     name = function.__name__
-    if name in _ON_VALUES:
-        return function(*_values(args), **dict(zip(kwargs, _values(tuple(kwargs.values())))))
+    if name in _ON_VALUES or name in _ON_SHAPES:
+        of = Array.numpy if name in _ON_VALUES else _shaped
+        return function(*_with(of, args), **dict(zip(kwargs, _with(of, tuple(kwargs.values())))))
     inner = function.__module__.removeprefix("numpy").strip(".")
     own = f"{inner}.{name}" if inner in ("linalg", "fft") else _own(name)
     found = _function(own)
@@ -119,8 +122,13 @@ def _hint(name: str) -> str:
     return f", mw.{own} a function like it" if _function(own) is not None else ""
 
 
-def _values(value: Any) -> Any:
-    """Return nested arguments with NumPy arrays in place of Arrays."""
+def _with(of: Callable[[Array], Any], value: Any) -> Any:
+    """Return nested arguments with what `of` gives in place of Arrays."""
     if isinstance(value, list | tuple):
-        return type(value)([_values(v) for v in value])
-    return value.numpy() if isinstance(value, Array) else value
+        return type(value)([_with(of, v) for v in value])
+    return of(value) if isinstance(value, Array) else value
+
+
+def _shaped(array: Array) -> Any:
+    """Return a NumPy array of the shape of an Array, which takes no memory."""
+    return np.broadcast_to(np.zeros(()), array.shape)

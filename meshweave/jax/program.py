@@ -96,6 +96,12 @@ def from_jax(
         raise UsageError(f"from_jax: layouts={layouts!r}: sizes that calls choose cannot be placed")
     made = one_of_all(leaves, dims, traced, lambda one: one.text)
     kept = [leaves[i] for i in made.traced[0].kept]
+    if unread := set(dims) - set(dims_of(kept)):
+        said = ", ".join(sorted(dim.name for dim in unread))
+        raise UsageError(
+            f"from_jax: {made.traced[0].name}: {said} is the size of arguments that nothing reads: jit it with "
+            "keep_unused=True"
+        )
     shapes = tuple([leaf.shape if isinstance(leaf, ShapeDtype) else None for leaf in kept])
     lengths = Lengths(dims, shapes, made.results, made.bounded)
     whole = made.traced[0]._replace(text=made.text)

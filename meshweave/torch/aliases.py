@@ -83,7 +83,7 @@ def outputs_of(captured: GraphModule) -> tuple[list[OutputSource], list[Result]]
     returned = nodes[-1].args[0]
     shared = [_memory(node) for node in returned]
     given = [node for node in nodes if node.op == "placeholder"]
-    writes = any(map(_writes, nodes))
+    writes, numbers = any(map(_writes, nodes)), _numbers(captured)
     outputs: list[OutputSource] = []
     results: list[Result] = []
     for node, memory in zip(returned, shared, strict=True):
@@ -92,7 +92,7 @@ def outputs_of(captured: GraphModule) -> tuple[list[OutputSource], list[Result]]
             outputs.append(OutputSource(constant=node))
         elif base.op == "placeholder" and writes:
             outputs.append(_of_argument(given.index(base), base, node))
-        elif base.op == "placeholder":
+        elif base.op == "placeholder" or node in numbers:
             outputs.append(OutputSource(make=_making(captured, node)))
         elif (
             memory is not None
@@ -108,6 +108,28 @@ def outputs_of(captured: GraphModule) -> tuple[list[OutputSource], list[Result]]
     if not results:  # compiled all the same, for what it writes
         results += [Result(first[m]) for m in shared if m is not None][:1]
     return outputs, results
+
+
+def _numbers(captured: GraphModule) -> set[Node]:
+    """Return the nodes that are whole numbers, made of arguments that are, and of nothing else."""
+    found: set[Node] = set()
+    for node in captured.graph.nodes:
+        inputs = node.all_input_nodes
+        computed = node.op == "call_function" and inputs and all(one in found for one in inputs)
+        whole = isinstance(node.meta.get("example_value"), int | torch_package().SymInt)
+        if whole and (node.op == "placeholder" or computed):
+            found.add(node)
+    return found
+
+
+def returned_numbers(captured: GraphModule) -> set[Node]:
+    """Return those of the whole numbers that are only made to be returned: no program computes them, or takes them."""
+    numbers = _numbers(captured)
+    found: set[Node] = set()
+    for node in reversed(captured.graph.nodes):
+        if node in numbers and all(one.op == "output" or one in found for one in node.users):
+            found.add(node)
+    return found
 
 
 def _writes(node: Node) -> bool:

@@ -28,7 +28,7 @@ from meshweave.layout.lengths import Dim
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
-from meshweave.torch.aliases import Result, outputs_of, written_arguments
+from meshweave.torch.aliases import Result, outputs_of, returned_numbers, written_arguments
 from meshweave.torch.entry import from_torch
 from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram
@@ -124,6 +124,10 @@ class TorchBackend:
         piece = _CapturedNumbers(graph, numbers, *rest) if numbers else _CapturedGraph(graph, *rest)
         self._pieces.add(piece)
         return piece
+
+    def __deepcopy__(self, memo: object) -> TorchBackend:
+        """Return itself: transformers copies the options of `generate`, of which a backend may be one."""
+        return self
 
     def cache_info(self) -> CacheInfo:
         """Count the calls of pieces that compiled nothing, the programs that were compiled, and those kept now."""
@@ -509,18 +513,20 @@ def _parted(
     It returns `results`. Buffers that it writes are inputs: a program works in the memory of such where it can.
 
     Also return for each argument of the captured graph the name of its parameter or buffer, None for an input, "" for
-    the size of another, which the graph reads there; and the user's name of each input.
+    the size of another, which the graph reads there, or a number that it does not need; and the user's name of each
+    input.
     """
     graph = torch.fx.Graph()
     states: list[str | None] = []
     inputs: dict[str, str] = {}
     values: dict[Node, Node] = {}
-    written, sizes = written_arguments(captured), sizes_in(captured.graph)
+    written, returned = written_arguments(captured), returned_numbers(captured)
+    sizes = {k: v for k, v in sizes_in(captured.graph).items() if k not in returned}
     sources = _sources(captured.graph)
     taken = {name for name, is_state in sources.values() if is_state}
     for node in captured.graph.nodes:
-        if node in sizes:
-            states.append("")
+        if node in sizes or node in returned:
+            states += [""] if node.op == "placeholder" else []
             continue
         if node.op != "placeholder" and sizes:  # all arguments are there
             for one, (tensor, dim) in sizes.items():

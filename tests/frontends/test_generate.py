@@ -64,36 +64,37 @@ def test_tokens_of_int8_weights_are_those_of_jax() -> None:
 @sampled(2)
 @pytest.mark.parametrize(("mesh", "engine"), [("tp=2", "local"), ("", "local")])
 def test_slots_of_their_own_lengths_give_what_jax_gives(mesh: str, engine: str) -> None:
-    """Prompts in parts and tokens at other places, in slots that are used again, beside each whole sequence in JAX."""
+    """Prompts of any length, and tokens at other places, in slots that are used again, beside each alone in JAX.
+
+    Two programs serve all lengths: a prompt is not padded, and tokens attend to the part of the cache that is held.
+    """
     config = Config(1, 32, 4, 2, 48, 50, 48)
     params = jax.tree.map(jax.numpy.asarray, parameters(config))
-    cache = jax.tree.map(jax.numpy.asarray, empty_cache(config, 1))
+    alone = jax.jit(lambda cache, token, place: forward(config, params, cache, token, place))
+    caches: dict[int, Any] = {}
 
-    @jax.jit
-    def whole(tokens: Any, last: Any) -> Any:
-        return forward(config, params, cache, tokens, 0, last=last)[1][0]
-
-    def check(logits: np.ndarray, tokens: list[int]) -> None:
-        row = np.zeros((1, config.length), np.int32)
-        row[0, : len(tokens)] = tokens
-        wanted = whole(row, np.int32(len(tokens) - 1))
-        np.testing.assert_allclose(logits, wanted, atol=1e-4, rtol=0)
+    def check(slot: int, logits: np.ndarray, tokens: list[int], place: int) -> None:
+        """Put the tokens from a place on in a cache of JAX's, one by one."""
+        for at in range(place, len(tokens)):
+            cache = caches[slot] if at else empty_cache(config, 1)
+            caches[slot], wanted = alone(cache, np.array([[tokens[at]]], np.int32), np.int32(at))
+        np.testing.assert_allclose(logits, wanted[0], atol=1e-4, rtol=0)
 
     rng = np.random.default_rng(5)
     model = SlotDecoder(config, parameters(config), 3, mesh, engine)
     held = [rng.integers(0, 50, count).tolist() for count in (1, 20, 32)]
     for slot, tokens in enumerate(held):
-        check(model.prefill(slot, np.array(tokens)), tokens)
+        check(slot, model.prefill(slot, np.array(tokens, np.int32)), tokens, 0)
     for step in range(10):
         if step == 5:
             held[1] = rng.integers(0, 50, 17).tolist()
-            check(model.prefill(1, np.array(held[1])), held[1])
+            check(1, model.prefill(1, np.array(held[1], np.int32)), held[1], 0)
         for tokens in held:
             tokens.append(int(rng.integers(0, 50)))
         last = np.array([tokens[-1] for tokens in held], np.int32)
         logits = model.decode(last, np.array([len(t) - 1 for t in held], np.int32))
         for slot, tokens in enumerate(held):
-            check(logits[slot], tokens)
+            check(slot, logits[slot], tokens, len(tokens) - 1)
     for text in model.explain():
         (line,) = (line for line in text.splitlines() if "copied of don" in line)
         assert line.split("│")[2].strip() == "0"

@@ -1,5 +1,6 @@
 """torch.compile with our backend: pieces, shapes, parameters that change, hints, and what is refused."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -154,6 +155,30 @@ def test_a_size_is_returned_beside_a_cache_that_is_written() -> None:
         found, wanted = fast(mine, x, places), step(own, x, places)
         assert found[1:] == wanted[1:] == (size, 2 * size)
         assert torch.equal(mine, own) and torch.allclose(found[0], wanted[0], atol=1e-6)
+
+
+def test_a_cache_that_counts_in_python_has_one_program() -> None:
+    """As transformers' caches with a window do: a number changes in each call, and no tensor needs it."""
+
+    class Window:
+        def __init__(self) -> None:
+            self.held, self.count = torch.zeros(3, 4), 3
+
+    def step(window: Window, x: Any) -> Any:
+        held = window.held.roll(-1, dims=0)
+        held[torch.tensor([-1])] = x
+        window.held.copy_(held)
+        window.count += 1
+        return window.held.sum(0)
+
+    compiler = mw.torch_backend()
+    fast, mine, own = torch.compile(step, backend=compiler), Window(), Window()
+    for _ in range(5):
+        x = torch.randn(1, 4)
+        assert torch.allclose(fast(mine, x), step(own, x), atol=1e-6)
+        assert torch.equal(mine.held, own.held) and mine.count == own.count
+    assert compiler.cache_info() == (3, 2, 2)  # the first count, then all
+    assert copy.deepcopy({"backend": compiler})["backend"] is compiler, "options of `generate`"
 
 
 def test_floats_that_change_a_dtype_are_numbers_of_a_program() -> None:

@@ -200,7 +200,7 @@ def test_functions_of_numpy_compute_on_the_ranks():
     ):
         assert isinstance(found, mw.Array) and found.mesh == a.mesh
         np.testing.assert_allclose(found.numpy(), right, rtol=1e-5)
-    assert np.array_equal(a, X) and np.shape(a) == (3, 5)
+    assert np.array_equal(a, X) and (np.shape(a), np.ndim(a), np.size(a, 1)) == ((3, 5), 2, 5)
     b = X.copy()
     b += a
     np.testing.assert_array_equal(b, X + X)

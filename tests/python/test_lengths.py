@@ -362,6 +362,25 @@ def test_dims_that_do_not_fit_a_call_are_refused() -> None:
         mw.jit(lambda x: x + 1, dims={"x": (N, 8)}, donate=("x",))(numbers(3, 8))
 
 
+def test_a_size_of_what_nothing_reads_is_refused() -> None:
+    """Such an argument is none of the program of JAX, which then cannot know the size."""
+    jax = pytest.importorskip("jax")
+    kinds = mw.ShapeDtype((N, 3), "f32"), mw.ShapeDtype((MOST, 3), "f32")
+
+    def cut(x: Any, y: Any) -> Any:
+        return y[: x.shape[0]]
+
+    with pytest.raises(
+        UsageError, match="cut: n is the size of arguments that nothing reads: jit it"
+    ):
+        mw.from_jax(jax.jit(cut, donate_argnums=1), *kinds)
+    with mw.from_jax(jax.jit(cut, keep_unused=True), *kinds) as program:
+        y = numbers(MOST, 3)
+        np.testing.assert_array_equal(program(y[:4], y), y[:4])
+        array = mw.Array.from_numpy(y, mesh="", layout="[_, _]")
+        np.testing.assert_array_equal(program(y[:5], array), y[:5])
+
+
 def test_jax_functions_may_have_such_sizes() -> None:
     jax = pytest.importorskip("jax")
     jnp = jax.numpy

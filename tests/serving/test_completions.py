@@ -256,14 +256,13 @@ def one_by_one(prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
 
     config = Config(1, 16, 2, 2, 24, 40, 32)
     params, cache = jax.tree.map(jax.numpy.asarray, (parameters(config), empty_cache(config, 1)))
-    step = jax.jit(lambda tokens, last: forward(config, params, cache, tokens, 0, last=last)[1])
+    step = jax.jit(lambda cache, token, place: forward(config, params, cache, token, place))
     found = []
     for prompt in prompts:
-        tokens = list(prompt)
-        for _ in range(count):
-            row = np.zeros((1, 32), np.int32)
-            row[0, : len(tokens)] = tokens
-            tokens.append(int(np.argmax(step(row, np.int32(len(tokens) - 1)))))
+        tokens, held = list(prompt), cache
+        for place in range(len(prompt) + count - 1):
+            held, logits = step(held, np.array([[tokens[place]]], np.int32), np.int32(place))
+            tokens += [int(np.argmax(logits))] if place + 1 == len(tokens) else []
         found.append(tokens[len(prompt) :])
     return found
 
