@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshweave.ir.expressions import CONTRACT, EXACT, Apply, Index
 from meshweave.lowering.buffers.steps import element_bytes
+from meshweave.lowering.gpu.quotients import quotient
 from meshweave.lowering.gpu.writer import DeviceWriter, Guard
 from meshweave.lowering.nests.bind import LoopNest, Store
 from meshweave.lowering.nests.evaluate import Frame, Iteration, Place
@@ -22,6 +23,8 @@ _FAR = (1 << 31) - (1 << 12)  # less what a loop's last step may go beyond
 SMALL = ("f16", "bf16")  # computed in f32
 # Ops that take or give f16 and bf16 as they are.
 _AS_THEY_ARE = ("arith.select", "arith.bitcast", "arith.constant")
+# Ops that a device has for bf16 itself.
+_NARROW = ("arith.addf", "arith.subf", "arith.mulf")
 _WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 
 
@@ -31,6 +34,8 @@ class DeviceFrame(Frame):
 
     writer: DeviceWriter
     alignments: tuple[int, ...]
+    # What was rounded to bf16, by the name of the result: where it is computed with, it is rounded within f32.
+    _rounded: dict[str, Value] = field(default_factory=dict, compare=False)
 
     def constant(self, number: int) -> Value:
         """Return a number as an index."""
@@ -66,11 +71,21 @@ class DeviceFrame(Frame):
         if small and name not in _AS_THEY_ARE:
             operands = [self.widened(v) for v in operands]
             result = "f32" if type_ in SMALL else type_
-            return self.resized(self.writer.op(name, settings, operands, result), type_)
+            if name == "arith.divf" and type_ == "bf16":
+                return self._narrowed(quotient(self.writer, *operands), type_)
+            found = self.writer.op(name, settings, operands, result)
+            return (self.resized if name in _NARROW else self._narrowed)(found, type_)
         return self.writer.op(name, settings, operands, type_)
 
     def widened(self, value: Value) -> Value:
         """Return an f16 or bf16 as f32, anything else as it is."""
+        source = self._rounded.get(value.name)
+        if source is not None:
+            # The upper half of a word, whose lower half is 0, is the f32 itself: one instruction rounds.
+            zero = self.writer.constant(0.0, "f32")
+            pair = self.writer.vector([zero, source])
+            pair = self.writer.convert("arith.truncf", pair, "vector<2xbf16>")
+            return self.writer.convert("llvm.bitcast", pair, "f32")
         return self.resized(value, "f32") if value.type in SMALL else value
 
     def resized(self, value: Value, type_: str) -> Value:
@@ -81,6 +96,13 @@ class DeviceFrame(Frame):
             value = self.resized(value, "f32")
         grows = _WIDTH[type_] > _WIDTH[value.type]
         return self.writer.convert("arith.extf" if grows else "arith.truncf", value, type_)
+
+    def _narrowed(self, value: Value, type_: str) -> Value:
+        """Return a float as another float type; what is rounded to bf16 may be computed with at once."""
+        made = self.resized(value, type_)
+        if type_ == "bf16" and value.type == "f32":
+            self._rounded[made.name] = value
+        return made
 
 
 class DeviceIteration(Iteration):

@@ -163,6 +163,19 @@ class DeviceWriter(Writer):
         """Return a float with the other sign."""
         return self.let(f"arith.negf {value.name} : {value.type}", value.type)
 
+    def magnitude(self, value: Value) -> Value:
+        """Return a float without its sign."""
+        return self.let(f"math.absf {value.name} : {value.type}", value.type)
+
+    def with_sign(self, value: Value, other: Value) -> Value:
+        """Return an f32 that is negative, be it -0, where another is."""
+        word, signs = (self.convert("llvm.bitcast", v, "i32") for v in (value, other))
+        return self.convert("llvm.bitcast", word | signs & -(1 << 31), "f32")
+
+    def inverse(self, value: Value) -> Value:
+        """Return 1 by an f32, a unit off in the last place; subnormal numbers are 0."""
+        return self.let(f"nvvm.rcp.approx.ftz.f {value.name} : f32", "f32")
+
     def exp2(self, value: Value) -> Value:
         """Return 2 to the power of an f32, a few units off in the last place; subnormal results are 0."""
         return self.let(f"nvvm.ex2 {value.name} {{ftz = true}} : f32", "f32")

@@ -117,9 +117,12 @@ def before_vectors(nests: Iterable[LoopNest]) -> int:
     return min([loop_order(nest, 0)[-1] for nest in nests if nest.reductions], default=MOST_LOOPS)
 
 
-def shared_rows(nests: list[LoopNest], pointers: Pointers, most: int = MOST_LOOPS) -> int:
+def shared_rows(
+    nests: list[LoopNest], pointers: Pointers, most: int = MOST_LOOPS, largest: int = LARGEST_ROW
+) -> int:
     """Return the number of outer loops, at most `most`, that these nests can share; 0 for none.
 
+    largest: elements of a row, at most.
     One that puts elements in order shares none: it does so for all of a dim that is a loop of its places.
     """
     if any(SWITCH in nest.switches for nest in nests):
@@ -143,7 +146,7 @@ def shared_rows(nests: list[LoopNest], pointers: Pointers, most: int = MOST_LOOP
                 touched[root].append((access, nest))
     for rows in range(most, 0, -1):
         row = max(math.prod(n.sizes[rows:]) for n in nests)
-        if row <= LARGEST_ROW and all(row_local(t, pointers, rows) for t in touched.values()):
+        if row <= largest and all(row_local(t, pointers, rows) for t in touched.values()):
             return rows
     return 0
 

@@ -176,6 +176,7 @@ LONG_ROWS = {"alone": "%0", "read twice": "%exp"}
 @pytest.mark.parametrize(("columns", "dtype"), [(4099, "bf16"), (4096, "f32"), (4097, "f32")])
 def test_long_rows_compute_again_what_nobody_else_reads(columns, dtype, result, monkeypatch):
     monkeypatch.setattr(row_family, "REGISTERS", 0)  # no row fits
+    monkeypatch.setattr(row_family, "MOST_SHARED", 0)
     text = programs.softmax(3, columns, dtype)
     kind, other = programs.tensor((3, columns), dtype), LONG_ROWS[result]
     text = text.replace(f"-> {kind} {{", f"-> ({kind}, {kind}) {{", 1)
@@ -191,6 +192,75 @@ def test_long_rows_compute_again_what_nobody_else_reads(columns, dtype, result, 
         assert np.abs(found[1] - powers).max() <= ROUNDING[dtype]
     (kernel,) = made.kernels
     assert len(_stored_through(kernel.text)) == (1 if alone else 2)
+
+
+KEPT = {"bf16": 9001, "f32": 4097, "f16": 9008}
+
+
+def no_registers(monkeypatch):
+    """Let no row fit in registers."""
+    for name in ("REGISTERS", "FEWER"):
+        monkeypatch.setattr(row_family, name, 0)
+
+
+@pytest.mark.parametrize("dtype", KEPT)
+def test_rows_too_long_for_registers_are_kept_in_shared_memory(dtype, monkeypatch):
+    """Each element is read once, and what is made of it on the way takes its place."""
+    no_registers(monkeypatch)
+    columns = KEPT[dtype]
+    made = DeviceRun(programs.softmax(3, columns, dtype), Target("sm_90"), assemble=False)
+    x = stored(np.random.default_rng(columns).standard_normal((3, columns)), dtype)
+    (found,) = made.run(x, checks=Checks(traffic=True))
+    wanted = programs.softmax_of(doubles(x, dtype))
+    assert np.abs(doubles(found, dtype) - wanted).max() <= ROUNDING[dtype] * wanted.max()
+    (kernel,), (counts,) = made.kernels, made.counts
+    assert kernel.block[0] * 2 == row_family.IN_FLIGHT  # two blocks to a multiprocessor
+    assert (
+        counts.least_sectors <= 2.01 * x.nbytes / 32
+        and counts.sectors <= 1.2 * counts.least_sectors
+    )
+    assert counts.wavefronts == counts.least_wavefronts
+
+
+def test_shared_memory_that_a_chip_lacks_holds_no_rows():
+    text = programs.softmax(3, 50257, "f32")
+    large, small = (DeviceRun(text, Target(chip), assemble=False) for chip in ("sm_90", "sm_86"))
+    assert large.kernels[0].shared_bytes > 200_000 and not small.kernels[0].shared_bytes
+
+
+@pytest.mark.parametrize("shared", [1 << 20, 0])
+def test_what_a_long_row_has_one_of_is_read_in_each_phase(shared, monkeypatch):
+    no_registers(monkeypatch)
+    monkeypatch.setattr(row_family, "MOST_SHARED", shared)
+
+    def scaled(x, s):
+        y = x * s
+        return (y - mw.max(y, axis=1, keepdims=True)) * s
+
+    rng = np.random.default_rng(8)
+    x, s = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4100), (3, 1)))
+    with mw.jit(scaled, engine="emulate").lower(x, s).compile().program as program:
+        (found,) = program(x, s)
+        assert [kernel.family for kernel in program.bundle.manifest.kernels] == ["rows"]
+    y = x * s
+    np.testing.assert_allclose(
+        np.asarray(found), (y - y.max(1, keepdims=True)) * s, rtol=1e-6, atol=1e-6
+    )
+
+
+def test_few_very_long_rows_are_read_three_times_and_written_once():
+    x = np.random.default_rng(9).standard_normal((2, (1 << 17) + 8)).astype(np.float32)
+
+    def softmax(x):
+        e = mw.exp(x - mw.max(x, axis=1, keepdims=True))
+        return e / mw.sum(e, axis=1, keepdims=True)
+
+    with mw.jit(softmax, engine="emulate").lower(x).compile().program as program:
+        (found,) = program(x)
+        ran = [kernel.entry for kernel in program.bundle.manifest.kernels]
+    wanted = programs.softmax_of(x.astype(np.float64))
+    assert np.abs(np.asarray(found) - wanted).max() <= 1e-6 * wanted.max()
+    assert [name.split("_")[0] for name in ran] == ["rows"] * 4 + ["elementwise"], ran
 
 
 def _stored_through(text):

@@ -28,10 +28,10 @@ from meshweave.lowering.writer import Value
 
 ACROSS = 32  # threads side by side, at most
 MOST_DOWN = 16  # rows of so many threads
-# Blocks that are worth narrower accesses; fewer than FEW leave multiprocessors idle.
+# Blocks that make cutting columns needless; fewer than FEW leave multiprocessors idle.
 BUSY, FEW = 264, 128
 SHORTEST = 8  # values of a thread for which columns are cut
-NARROW = 4  # bytes of an access, below which it has a price
+LINE = 128  # bytes that a row of threads reads side by side, at least
 MOST_SHARED = 40 * 1024
 
 
@@ -88,10 +88,11 @@ def pieces_of(unit: KernelUnit, facts: Facts) -> tuple[int, int]:
     nest = _turned(unit.nests[0])
     wide, whole = _widest(nest, facts), _shape(nest, facts)
     height = math.prod(nest.sizes[d] for d in nest.reductions)
-    pieces = min(-(-BLOCKS // wide.blocks), height // (wide.down * SHORTEST))
-    load = max(nest.loads, key=lambda n: piece(facts.alignments, n, _last(nest)))
-    nbytes = min(whole.lanes, piece(facts.alignments, load, _last(nest))) * element_bytes(load.type)
-    if wide.blocks >= BUSY or (whole.blocks >= FEW and nbytes >= NARROW):
+    # No more blocks than run at a time: those that are left over would have the device to themselves.
+    pieces = min(BLOCKS // wide.blocks, height // (wide.down * SHORTEST))
+    # One block for each multiprocessor has enough loads under way where all are of one operand.
+    enough = FEW if len(nest.loads) == 1 else BUSY
+    if wide.blocks >= BUSY or whole.blocks >= enough:
         pieces = 1
     return pieces, _inner(unit.nests[0])
 
@@ -143,12 +144,11 @@ def _suits(nest: LoopNest) -> bool:
 
 
 def _shape(nest: LoopNest, facts: Facts) -> ColumnShape:
-    """Decide how whole columns are given to threads."""
+    """Decide how whole columns are given to threads: fewer side by side where that makes enough blocks."""
     shape = _widest(nest, facts)
-    lanes = shape.lanes
-    while lanes > 1 and shape.blocks < BUSY:
-        lanes //= 2
-        shape = _with_lanes(nest, lanes)
+    nbytes = min(element_bytes(load.type) for load in nest.loads)
+    while shape.blocks < BUSY and shape.across * shape.lanes * nbytes > LINE:
+        shape = _with_lanes(nest, shape.lanes, shape.across // 2)
     return shape
 
 
@@ -158,11 +158,11 @@ def _widest(nest: LoopNest, facts: Facts) -> ColumnShape:
     lanes = max(piece(facts.alignments, load, last) for load in nest.loads)
     while nest.sizes[last] % lanes:
         lanes //= 2
-    return _with_lanes(nest, lanes)
+    return _with_lanes(nest, lanes, ACROSS)
 
 
-def _with_lanes(nest: LoopNest, lanes: int) -> ColumnShape:
-    last, across = _last(nest), ACROSS
+def _with_lanes(nest: LoopNest, lanes: int, across: int) -> ColumnShape:
+    last = _last(nest)
     columns = nest.sizes[last] // lanes
     while across > 1 and across // 2 >= columns:
         across //= 2

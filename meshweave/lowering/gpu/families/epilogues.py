@@ -7,6 +7,7 @@ library would have to be given up for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from meshweave.lowering.buffers.schedule import Schedule
@@ -15,11 +16,15 @@ from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.cublaslt import library_product
 from meshweave.lowering.gpu.families.gemm.family import computes
 from meshweave.lowering.gpu.families.gemm.results import converts, followers
+from meshweave.lowering.gpu.families.pieces import FEW
 from meshweave.lowering.gpu.families.products import product_of
+from meshweave.lowering.gpu.families.rows import along_memory
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.nests.bind import LoopNest, Pointers, reordered
 from meshweave.lowering.nests.rows import MOST_NESTS, KernelUnit, related, shared_rows
 from meshweave.transforms.slicing.ledger import kept_apart
+
+LONGEST = 1 << 62  # elements of a row: any number
 
 
 class DeviceSchedule(Schedule):
@@ -51,8 +56,16 @@ class DeviceSchedule(Schedule):
         return False
 
     def _rows(self, nests: list[LoopNest], pointers: Pointers) -> int:
-        """Return the number of outer loops that nests share: threads take neighbouring rows, so any will do."""
-        return shared_rows(nests, pointers)
+        """Return the number of outer loops that nests share: threads take neighbouring rows, so any will do.
+
+        A few rows may be of any length where they are read along memory, for then many blocks do each.
+        """
+        found = shared_rows(nests, pointers)
+        if found:
+            return found
+        rows = shared_rows(nests, pointers, largest=LONGEST)
+        few = math.prod(nests[0].sizes[:rows]) < FEW
+        return rows if rows and few and along_memory(KernelUnit(nests, rows, pointers, [])) else 0
 
     def _follows(self, unit: KernelUnit, nest: LoopNest) -> bool:
         """Tell whether each iteration of `nest` belongs to one element of the product, and is to be done with it."""

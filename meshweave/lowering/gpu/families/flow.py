@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from meshweave.ir.expressions import Gather, Load, needed
+from meshweave.lowering.buffers.steps import element_bytes
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.nests.bind import Access, LoopNest, Store
 from meshweave.lowering.nests.rows import KernelUnit
@@ -102,15 +103,24 @@ class RowFlow:
         self.barriers = self._meetings()
 
     def most_held(self) -> int:
-        """Bound the registers that an element of a row takes between phases.
+        """Bound the registers that an element of a row takes between phases."""
+        return max(1, *(sum(_words(spot.type) for spot in spots) for spots in self._held_rows()))
+
+    def kept_at_once(self) -> tuple[int, int]:
+        """Return how many values of an element of a row are held at a time, at most, and the bytes of the widest."""
+        widths = [[element_bytes(spot.type) for spot in spots] for spots in self._held_rows()]
+        return max(map(len, widths)), max(max(each, default=0) for each in widths)
+
+    def _held_rows(self) -> list[set[Spot]]:
+        """Return what is held of each element between a phase and the next.
 
         A phase lets go of what it reads last while it makes what later ones need.
         """
-        most, had = 1, set()
+        found, had = list[set[Spot]](), set[Spot]()
         for phase, kept in zip(self.phases, self.kept):
             had |= {*phase.loads.values(), *phase.stores}
-            most = max(most, sum(_words(s.type) for s in had & kept if not s.single))
-        return most
+            found.append({spot for spot in had & kept if not spot.single})
+        return found
 
     def _root(self, spot: Spot) -> Any:
         return self._roots[spot.pointer]

@@ -20,7 +20,7 @@ MOST_NODES = 24  # of a map that is computed again
 
 def recomputed(unit: KernelUnit, rows: int, facts: Facts) -> KernelUnit:
     """Return the unit without the maps along its rows whose results nobody else reads: their readers compute them."""
-    roots, nests, number = unit.pointers.roots, list(unit.nests), 0
+    roots, nests, steps, number = unit.pointers.roots, list(unit.nests), list(unit.steps), 0
     dead = {roots[k] for k in facts.dead}
     while number < len(nests):
         readers = _readers(nests, number, rows, roots, dead)
@@ -28,10 +28,10 @@ def recomputed(unit: KernelUnit, rows: int, facts: Facts) -> KernelUnit:
             store = nests[number].stores[0]
             for k in readers:
                 nests[k] = _within(nests[k], nests[number], store)
-            del nests[number]
+            del nests[number], steps[number]
         else:
             number += 1
-    return replace(unit, nests=nests)
+    return replace(unit, nests=nests, steps=steps)
 
 
 def _readers(

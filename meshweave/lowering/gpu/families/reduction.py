@@ -15,6 +15,7 @@ from meshweave.lowering.nests.bind import LoopNest
 from meshweave.lowering.writer import Value, corrected, number_text, two_sum
 
 RUN = 16  # values of a thread that are added one after another, as many as in NumPy's pairwise sum
+AT_ONCE = 8  # iterations of a long loop that are written one behind another, so that their loads are under way together
 _INF = float("inf")
 _ZERO, _ONE = "zero", "one"
 # What changes nothing, for each op that may combine values in any order.
@@ -117,14 +118,18 @@ def loop(
             found[k], lost[at] = two_sum(totals[k], found[k], lost[at])
         return [*found, *lost]
 
-    def whole(start: Value, outer: list[Value]) -> list[Value]:
-        def turn(number: Value, inside: list[Value]) -> list[Value]:
-            return body(start + number * step, inside)
+    once = min(AT_ONCE, turns)
 
-        return [
-            start + turns * step,
-            *add(outer[1:], lambda starts: writer.for_(0, turns, 1, starts, turn, frame.index)),
-        ]
+    def whole(start: Value, outer: list[Value]) -> list[Value]:
+        def several(number: Value, inside: list[Value]) -> list[Value]:
+            for k in range(once):
+                inside = body(start + (number * once + k) * step, inside)
+            return inside
+
+        def run(starts: list[Value]) -> list[Value]:
+            return writer.for_(0, turns // once, 1, starts, several, frame.index)
+
+        return [start + turns * step, *add(outer[1:], run)]
 
     begin = first if isinstance(first, Value) else frame.constant(first)
     zeros = [writer.constant(0, joined[k].type) for k in summed]

@@ -15,11 +15,12 @@ from meshweave.lowering.gpu.families import columns, elementwise, pieces, plain,
 from meshweave.lowering.gpu.families.cublaslt import LibraryProduct, library_product
 from meshweave.lowering.gpu.families.flash import family as flash
 from meshweave.lowering.gpu.families.gemm import family as gemm
+from meshweave.lowering.gpu.families.recompute import recomputed
 from meshweave.lowering.gpu.families.reduction import combiners
 from meshweave.lowering.gpu.families.spare import spare_kernel
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.host.program import LoweredProgram
-from meshweave.lowering.nests.rows import KernelUnit, finished
+from meshweave.lowering.nests.rows import LARGEST_ROW, KernelUnit, finished
 
 FAMILIES = (
     ("flash", flash.build),
@@ -52,9 +53,9 @@ def launches_of(unit: KernelUnit, target: Target, facts: Facts) -> list[tuple[Ke
     """Return the unit, or parts of it, to be launched in this order.
 
     Nests are launched in parts where only a plain kernel could do them together and the rows that they
-    share are too few to be a block each, and where a kernel of rows would read large steps apart what one of columns
-    reads side by side. A reduction to few results is two launches, and so are a product of few
-    rows whose depth is cut and an attention of few queries.
+    share are too few to be a block each, where such rows are long, and where a kernel of rows would read large steps
+    apart what one of columns reads side by side. A reduction to few results is two launches, and so are a product of
+    few rows whose depth is cut and an attention of few queries.
     """
     halves = gemm.halves(unit, target.within(unit.nests), facts) or flash.halves(unit, facts)
     if halves is not None:
@@ -62,14 +63,25 @@ def launches_of(unit: KernelUnit, target: Target, facts: Facts) -> list[tuple[Ke
     count = math.prod(unit.nests[0].sizes[: unit.rows])
     if len(unit.nests) == 1:
         return _in_pieces(unit, target, facts)
+    few = _few_long_rows(unit, target)
     enough = count >= ENOUGH_ROWS or build(unit, target, facts).family != "plain"
-    if enough and not _across(unit, target):
+    if enough and not few and not _across(unit, target):
         return [(unit, facts)]
+    unit = recomputed(unit, unit.rows, facts) if few else unit
     alone = Facts(facts.alignments)
     found: list[tuple[KernelUnit, Facts]] = []
     for part in _in_turn(unit, target, alone):
         found += _in_pieces(part, target, alone) if len(part.nests) == 1 else [(part, alone)]
     return found
+
+
+def _few_long_rows(unit: KernelUnit, target: Target) -> bool:
+    """Tell whether nests share rows that are too few for a block each, and so long that each launch is worth it."""
+    if "rows" in target.within(unit.nests).disabled or not rows.along_memory(unit):
+        return False
+    count = math.prod(unit.nests[0].sizes[: unit.rows])
+    elements = max(math.prod(nest.sizes[unit.rows :]) for nest in unit.nests)
+    return elements > LARGEST_ROW and pieces.number_along(count, elements) > 1
 
 
 def _across(unit: KernelUnit, target: Target) -> bool:

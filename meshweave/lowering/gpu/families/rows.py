@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from meshweave.device import CHIPS, Chip
 from meshweave.hints.fast_paths import BIT_EXACT, DETERMINISTIC
 from meshweave.ir.expressions import needed
 from meshweave.lowering.buffers.steps import element_bytes
@@ -35,6 +36,11 @@ BUSY = 132 * 512  # threads below which rows are given more of them
 LONG = 512  # elements of a row from which it pays to begin at the first aligned one
 NARROW = 4  # bytes of an access below which that is done
 LONGER = 1 << 14  # elements from which it is done for every access that is not the widest
+IN_FLIGHT = (
+    1024  # threads of a multiprocessor where rows are kept in shared memory: 64 registers for each
+)
+STATIC = 48 * 1024  # bytes of shared memory that a kernel may declare itself
+MOST_SHARED = 1 << 20  # bytes of a multiprocessor for rows; the chip has less
 MOST_OPS = 4000  # ops of a thread beyond which rows are walked in a loop
 
 
@@ -45,23 +51,45 @@ def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None
     phases = [phase_of(nest, rows) for nest in unit.nests]
     if not _suits(unit, rows):
         return None
-    shape, flow = _shape(unit, rows, phases, facts)
+    chip = CHIPS[target.chip]
+    shape, flow = _shape(unit, rows, phases, facts, chip)
     blocks = -(-shape.rows // shape.together)
     if blocks > MOST_BLOCKS:
         return None
-    slots = max((len(n.stores) for n in unit.nests if n.reductions), default=0)
+    slots = _results(unit)
+    shared = _shared_bytes(shape, flow, slots)
+    dynamic = shared > STATIC
     frame = frame_for(
-        "rows", unit, facts, shape.group * shape.together,
-        phases=len(phases), shared_bytes=groups.shared_bytes(shape.group, slots),
+        "rows", unit, facts, shape.group * shape.together, phases=len(phases),
+        shared_bytes=0 if dynamic else shared, dynamic_shared=dynamic,
+        min_blocks=IN_FLIGHT // shape.group if shape.slots else 0,
     )  # fmt: skip
     RowCode(frame, flow, shape, rows, slots).write()
-    return DeviceKernel.of(frame.writer, blocks, "rows", DETERMINISTIC if slots else BIT_EXACT)
+    numerics = DETERMINISTIC if slots else BIT_EXACT
+    return DeviceKernel.of(frame.writer, blocks, "rows", numerics, shared if dynamic else 0)
+
+
+def _results(unit: KernelUnit) -> int:
+    """Return the results that one reduction of a unit has, at most."""
+    return max((len(n.stores) for n in unit.nests if n.reductions), default=0)
+
+
+def _shared_bytes(shape: RowShape, flow: RowFlow, slots: int) -> int:
+    """Return the shared memory of a block: what threads meet in, and the rows that are kept there."""
+    rows = shape.slots * shape.slot_bytes(flow.kept_at_once()[1]) if shape.slots else 0
+    return groups.shared_bytes(shape.group, slots) + rows
 
 
 def suits(unit: KernelUnit) -> bool:
     """Tell whether a unit of one nest is a reduction along what lies side by side."""
     unit = inner_last(unit)
     return _suits(unit, len(unit.nests[0].parallel))
+
+
+def along_memory(unit: KernelUnit) -> bool:
+    """Tell whether nests that share rows are for this family, and each of its reductions reads along memory."""
+    unit = inner_last(unit)
+    return _suits(unit, unit.rows) and all(_streams(nest) for nest in unit.nests if nest.reductions)
 
 
 def volume(unit: KernelUnit) -> tuple[int, int]:
@@ -154,9 +182,9 @@ def _odd(unit: KernelUnit, rows: int, facts: Facts) -> tuple[int, tuple[int, ...
 
 
 def _shape(
-    unit: KernelUnit, rows: int, phases: list[NestAccesses], facts: Facts
+    unit: KernelUnit, rows: int, phases: list[NestAccesses], facts: Facts, chip: Chip
 ) -> tuple[RowShape, RowFlow]:
-    """Decide how many threads a row gets, and whether it stays in their registers."""
+    """Decide how many threads a row gets, and whether it stays in their registers or in shared memory."""
     nests = unit.nests
     count = math.prod(nests[0].sizes[:rows])
     elements = next(math.prod(n.sizes[rows:]) for n in nests if len(n.sizes) > rows)
@@ -192,8 +220,24 @@ def _shape(
         group *= 2
     if fits():
         return shape(True), flow
+    kept = _in_shared(shape(True), flow, _results(unit), chip)
+    if kept is not None and kept.turns * lanes * ops <= MOST_OPS:
+        return kept, flow
     again = recomputed(unit, rows, facts)
     return shape(False), RowFlow(again, [phase_of(n, rows) for n in again.nests], facts, False)
+
+
+def _in_shared(shape: RowShape, flow: RowFlow, slots: int, chip: Chip) -> RowShape | None:
+    """Return the shape of rows that are kept in shared memory, or None; two blocks share a processor where they fit."""
+    most = flow.kept_at_once()[0]
+    if not most or shape.group < MOST_THREADS:
+        return None
+    for blocks in (2, 1):
+        found = replace(shape, slots=most, group=MOST_THREADS // blocks)
+        whole = (_shared_bytes(found, flow, slots) + chip.reserved_bytes) * blocks
+        if whole <= min(MOST_SHARED, chip.shared_bytes + chip.reserved_bytes):
+            return found
+    return None
 
 
 def _power(number: int) -> int:
