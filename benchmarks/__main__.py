@@ -75,7 +75,14 @@ def main() -> None:
         default=(),
         help="of placement: how many; default: 2 to 4096",
     )
-    parser.add_argument("--json", metavar="OUT.json", help="of operators: all figures")
+    parser.add_argument(
+        "--json",
+        metavar="OUT.json",
+        help="of operators: all figures; of budgets: each row at once, and rows that are there are not measured again",
+    )
+    parser.add_argument(
+        "--limit", type=float, default=600, help="of budgets: seconds for each; default: 600"
+    )
     parser.add_argument("--markdown", metavar="OUT.md", help="of operators: the tables of a page")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in NAMES]

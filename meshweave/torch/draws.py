@@ -95,12 +95,14 @@ class _Lifting:
         """Write dropout as torch computes it on a cpu: a mask that is drawn, and the scale of what stays."""
         like = x.meta["val"]
         rate = rate if training is not False else 0.0
-        mask = self._argument(partial(_mask, tuple(like.shape), 1 - rate), state)
+        form = tuple(like.shape), like.stride()
+        mask = self._argument(partial(_mask, *form, 1 - rate), state)
         mul, scale = self._aten.mul.Tensor, 0.0 if rate == 1 else 1 / (1 - rate)
         with self._graph.inserting_before(node):
             kept = self._graph.call_function(mul, (x, mask))
             scaled = self._graph.call_function(mul, (kept, scale))
-        for made, value in ((mask, like.to(torch_package().bool)), (kept, like), (scaled, like)):
+        dense = torch_package().empty_like(like)  # where `like` is a view that repeats elements
+        for made, value in ((mask, dense.to(torch_package().bool)), (kept, dense), (scaled, dense)):
             made.meta = {**node.meta, "val": value}
         return scaled, mask
 
@@ -114,9 +116,11 @@ class _Lifting:
         self._graph.erase_node(node)
 
 
-def _mask(shape: Sequence[int], chance: float, _: Sequence[Any]) -> Tensor:
+def _mask(shape: Sequence[int], strides: Sequence[int], chance: float, _: Sequence[Any]) -> Tensor:
+    """Draw a mask for a tensor of this form: torch draws in the order of memory, which a transposed tensor has too."""
     torch = torch_package()
-    mask: Tensor = torch.empty(shape, dtype=torch.bool).bernoulli_(chance)
+    like = torch.empty_strided(shape, strides, dtype=torch.bool)
+    mask: Tensor = torch.empty_like(like).bernoulli_(chance)
     return mask
 
 

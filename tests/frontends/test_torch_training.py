@@ -195,6 +195,21 @@ def test_what_is_computed_again_is_drawn_again(dropout: float) -> None:
     same_gradients(*ones)
 
 
+def test_masks_of_dropout_lie_as_what_they_are_for() -> None:
+    """Torch draws in the order of memory, also of a transposed tensor, and of one that repeats rows."""
+
+    def dropped(x: Tensor) -> tuple[Tensor, ...]:
+        turned, some, repeated = x.t(), x[:, ::2], x[:1].expand(4, 6)
+        return tuple([F.dropout(each, 0.5) for each in (turned, some, repeated)])
+
+    x, found = torch.randn(5, 6), list[tuple[Tensor, ...]]()
+    for call in (torch.compile(dropped, backend="meshweave"), dropped):
+        torch.manual_seed(3)
+        found.append(call(x))
+    for ours, theirs in zip(*found, strict=True):
+        near(ours, theirs)
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_autocast(inside: bool) -> None:
     class Cast(Language):
