@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from meshweave.frontends.torch import convolution, lapack, matrices, special
+from meshweave.frontends.torch import convolution, foreach, lapack, matrices, special
 from meshweave.frontends.torch import decompose_plain as plain
 
 
@@ -19,7 +19,7 @@ def decompositions(
     """Return the decompositions by op: upstream's table with our own."""
     aten = torch.ops.aten
     table = {**upstream, **plain.decompositions(), **lapack.decompositions()}
-    table |= matrices.decompositions() | special.decompositions()
+    table |= matrices.decompositions() | special.decompositions() | foreach.decompositions()
     table[aten.scaled_dot_product_attention.default] = _attention
     table[aten._transformer_encoder_layer_fwd.default] = _encoder_layer
     table[aten._native_multi_head_attention.default] = _heads_at_once
