@@ -22,14 +22,14 @@ from meshweave.api.program import budget_hints
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python.place import chosen_kernels
 from meshweave.frontends.torch.export import RandomNumbersError, torch_package, unused_name
-from meshweave.frontends.torch.layouts import Placement, is_dtensor
+from meshweave.frontends.torch.layouts import Placement
 from meshweave.layout import Mesh
 from meshweave.layout.lengths import Dim
 from meshweave.runtime.arrays.array import Array
-from meshweave.runtime.arrays.blocks import plain
 from meshweave.runtime.forks import new_lock
 from meshweave.torch.aliases import Result, outputs_of, returned_numbers, written_arguments
 from meshweave.torch.entry import from_torch
+from meshweave.torch.laid import LaidOut
 from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram
 from meshweave.torch.scalars import with_scalars
@@ -110,7 +110,7 @@ class TorchBackend:
         frozen: bool,
     ) -> None:
         """Keep what `torch_backend` says. build: compiles a module."""
-        self._build, self._placements, self._frozen = build, placements, frozen
+        self._build, self._placements, self._laid = build, placements, LaidOut(frozen)
         self._pieces: weakref.WeakSet[_CapturedGraph | _CapturedNumbers] = weakref.WeakSet()
         self._hits = self._misses = 0
         self._lock = new_lock()
@@ -119,7 +119,7 @@ class TorchBackend:
         self, graph: GraphModule, _: Sequence[object]
     ) -> Callable[..., tuple[Tensor, ...]]:
         """Return what runs a graph that torch has captured."""
-        rest = (self._placements, self._counted, self._frozen, self._found)
+        rest = (self._placements, self._counted, self._laid, self._found)
         graph, numbers = with_scalars(graph, numbers_in(graph.graph))
         piece = _CapturedNumbers(graph, numbers, *rest) if numbers else _CapturedGraph(graph, *rest)
         self._pieces.add(piece)
@@ -173,12 +173,12 @@ class _CapturedGraph:
         graph: GraphModule,
         placements: Mapping[str, Placement],
         build: Callable[..., TorchProgram],
-        frozen: bool,
+        laid: LaidOut,
         called: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Prepare it. called: is around each call."""
+        """Prepare it. laid: the tensors of all pieces. called: is around each call."""
         self._torch = torch_package()
-        self._frozen, self._called, self._lock = frozen, called, new_lock()
+        self._laid, self._called, self._lock = laid, called, new_lock()
         graph, self._held = _with_arguments(self._torch, graph)
         self._constants = _constants(graph)
         self._outputs, self._results = outputs_of(graph)
@@ -189,7 +189,7 @@ class _CapturedGraph:
         sources = _sources(graph.graph)
         self._sources = [sources.get(n) for n in graph.graph.nodes if n.op == "placeholder"]
         self._build, self._placements = build, dict(placements)
-        self._programs: dict[object, tuple[TorchProgram, list[_Mark]]] = {}
+        self._programs: dict[object, TorchProgram] = {}
         self._of_any_size: dict[object, _Sized] = {}
         self._refused: set[object] = set()  # what has no program for more sizes than it has one for
         self.trained: dict[object, TrainedGraph] = {}
@@ -230,24 +230,23 @@ class _CapturedGraph:
         states = [value for value, name in zip(args, self._states) if name]
         inputs = [value for value, name in zip(args, self._states) if name is None]
         names = [name for name in self._states if name]
-        program, marks = self._program(names, states, inputs)
-        for k, (name, value) in enumerate(zip(names, states)):
-            if not marks[k].holds(value, program.parameters.get(name)):
-                program.bind({name: value})
-                marks[k] = _Mark(value, program.parameters.get(name), self._frozen)
+        program = self._program(names, states, inputs)
+        for name, value in zip(names, states):
+            if name in program.parameters:  # it reads it
+                self._laid.give(program, name, value)
         made = program(*inputs)  # Arrays on the ranks of a job; torch takes whole tensors
         found = tuple([to_torch(one) if isinstance(one, Array) else one for one in made])
-        for k, (name, value) in enumerate(zip(names, states)):
+        for name, value in zip(names, states):
             if name in program.written:
                 with self._torch.no_grad():
                     value.copy_(to_torch(program.parameters[name]))
-                marks[k] = _Mark(value, program.parameters.get(name), self._frozen)
+                self._laid.keep(program, name, value)
         return found
 
     def _program(
         self, names: Sequence[str], states: Sequence[Tensor], inputs: Sequence[Tensor]
-    ) -> tuple[TorchProgram, list[_Mark]]:
-        """Return the program for arguments of this kind, and what tells whether its parameters are still right."""
+    ) -> TorchProgram:
+        """Return the program for arguments of this kind."""
         rest = (tuple(map(_kind, states)), chosen_kernels())
         made = None if self._open is None else self._sized(self._open, rest, names, states, inputs)
         if made is not None:
@@ -264,13 +263,13 @@ class _CapturedGraph:
         names: Sequence[str],
         states: Sequence[Tensor],
         inputs: Sequence[Tensor],
-    ) -> tuple[TorchProgram, list[_Mark]] | None:
+    ) -> TorchProgram | None:
         """Return the one program for all sizes of the inputs; None where the graph does what such a program cannot."""
         fixed = tuple([_kind(v) for v, shape in zip(inputs, opened.shapes) if shape is None])
         key, sizes = (fixed, rest), opened.sizes(inputs)
         known = self._of_any_size.get(key)
         if known is not None and all(size <= known.dims[n].max for n, size in sizes.items()):
-            return known.program, known.marks
+            return known.program
         if key in self._refused:
             return None
         if known is not None:  # as large along each dim as before
@@ -278,7 +277,7 @@ class _CapturedGraph:
         for dims in opened.dims(sizes):
             with suppress(MeshweaveError):
                 made = self._made(names, states, opened.arguments(inputs, dims))
-                self._of_any_size[key] = _Sized(*made, dims)
+                self._of_any_size[key] = _Sized(made, dims)
                 if known is not None:
                     known.program.close()
                 return made
@@ -287,12 +286,12 @@ class _CapturedGraph:
 
     def _made(
         self, names: Sequence[str], states: Sequence[Tensor], inputs: Sequence[object]
-    ) -> tuple[TorchProgram, list[_Mark]]:
+    ) -> TorchProgram:
         program = self._compiled(names, states, inputs)
-        return program, [
-            _Mark(value, program.parameters.get(name), self._frozen)
-            for name, value in zip(names, states)
-        ]
+        for name, value in zip(names, states):
+            if name in program.parameters and not self._laid.knows(program, name, value):
+                self._laid.keep(program, name, value)
+        return program
 
     def _trained(self, args: Sequence[Tensor]) -> TrainedGraph:
         """Return what runs the graph as torch's autograd traces it, for arguments of this kind."""
@@ -371,10 +370,9 @@ class _CapturedNumbers:
 
 
 class _Sized(NamedTuple):
-    """Hold a program for all sizes up to the bounds of its dims, and marks of its parameters."""
+    """Hold a program for all sizes up to the bounds of its dims."""
 
     program: TorchProgram
-    marks: list[_Mark]
     dims: dict[str, Dim]
 
 
@@ -391,77 +389,6 @@ def _needs_gradient(value: object) -> bool:
 def _kind(value: Tensor) -> object:
     """Return what a program is compiled for: shape and dtype of a tensor, else the value."""
     return (tuple(value.shape), value.dtype) if hasattr(value, "dtype") else value
-
-
-class _Mark:
-    """Remember a tensor, to tell whether another one is given or it has been written.
-
-    It keeps torch's count of writes. A tensor that is not `frozen` is compared with what is laid out of it, or with a
-    copy of its bits where its parts are no blocks.
-    """
-
-    def __init__(self, value: Tensor, laid: Array | None, frozen: bool) -> None:
-        self._tensor, self._place = weakref.ref(value), value.data_ptr()
-        self._version = None if value.is_inference() else value._version
-        self._frozen = frozen
-        # In a job all ranks have to find the same, whichever part has changed.
-        alone = laid is not None and laid.kind.rank is None
-        self._in_blocks = laid is not None and alone and plain(laid.layout)
-        self._parts = _parts_of(laid) if laid is not None and self._in_blocks else []
-        self._bits = None if frozen or self._in_blocks else _bits(value).clone()
-
-    def holds(self, value: Tensor, laid: Array | None) -> bool:
-        """Tell whether `value` is the same tensor with the same elements. laid: what the ranks hold of it."""
-        if self._frozen:
-            same = self._place == value.data_ptr() and self._tensor() is value
-            return same and self._version is not None and self._version == value._version
-        if self._in_blocks:
-            assert laid is not None
-            return _is_laid_out(value, laid, self._parts)
-        return bool(torch_package().equal(self._bits, _bits(value)))
-
-
-def _is_laid_out(value: Tensor, laid: Array, parts: Sequence[_Part]) -> bool:
-    """Tell whether the blocks of an array hold the bits of a tensor."""
-    torch, bits = torch_package(), _bits(value)
-    if tuple(bits.shape) != laid.shape:
-        return False
-    held = laid.held
-    for part in parts:
-        shard = held[part.rank]
-        whole = shard if shard.itemsize > 8 else shard.view(f"i{shard.itemsize}")
-        if not torch.equal(torch.from_numpy(whole[part.inside]), bits[part.place]):
-            return False
-    return True
-
-
-class _Part(NamedTuple):
-    """Describe what a rank holds of an array: its place in the whole, and in the buffer of the rank."""
-
-    rank: int
-    place: tuple[slice, ...]
-    inside: Any  # slices, and an ellipsis
-
-
-def _parts_of(laid: Array) -> list[_Part]:
-    """Return the parts of an array that is laid out in blocks, each once."""
-    found: dict[tuple[int, ...], _Part] = {}
-    for rank in range(len(laid.held)):
-        offsets = laid.layout.offsets(laid.mesh, laid.shape, rank)
-        valid = laid.layout.valid_shape(laid.mesh, laid.shape, rank)
-        if 0 not in valid:
-            place = tuple([slice(o, o + n) for o, n in zip(offsets, valid, strict=True)])
-            found.setdefault(offsets, _Part(rank, place, (*[slice(0, n) for n in valid], ...)))
-    return list(found.values())
-
-
-def _bits(value: Tensor) -> Tensor:
-    """Return a tensor's elements as integers, so that NaNs are equal to themselves."""
-    torch = torch_package()
-    whole = value.full_tensor() if is_dtensor(value) else value
-    whole = whole.detach()
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return whole.view(kinds[whole.element_size()]) if whole.element_size() in kinds else whole
 
 
 def _with_arguments(

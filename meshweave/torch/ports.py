@@ -20,7 +20,7 @@ from meshweave.runtime.engine import Executable
 from meshweave.runtime.local.dispatch import pieces
 from meshweave.runtime.local.engine import LocalCall
 from meshweave.runtime.memory import address_of
-from meshweave.runtime.program import buffer, readable, usable
+from meshweave.runtime.program import buffer, prepared, readable, usable
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     import torch
@@ -95,6 +95,16 @@ class Ports:
         """Copy an input from the shards of an Array of the right layout."""
         for target, shard in zip(self._inputs[index].column, array.shards, strict=True):
             target[...] = shard
+
+    def point(self, index: int, array: Array) -> bool:
+        """Let the program read a parameter where an Array of the right layout lies, if this engine can."""
+        if not isinstance(self.call, LocalCall) or index in self._written:
+            return False
+        for rank, shard in enumerate(array.shards):
+            value = prepared(shard, self._executable.manifest.inputs[index])
+            self.call.inputs[rank][index] = value
+            self.call.read(rank, index, address_of(value))
+        return True
 
     def states(self) -> dict[str, Array]:
         """Return the parameters and buffers that the program writes, by name: Arrays in the memory that it writes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from meshweave.api import program as api
 from meshweave.api.explain import Explanation, explanation
 from meshweave.api.lengths.call import Lengths, LengthsCompiled
 from meshweave.api.lowered import Lowered
+from meshweave.api.signature import fast_key
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.dtypes import as_dtype
@@ -19,7 +20,7 @@ from meshweave.frontends.python.program import ArgumentSpec, TracedProgram
 from meshweave.frontends.torch.export import Exported
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Mesh
-from meshweave.layout.lengths import Formula
+from meshweave.layout.lengths import Formula, Sizes
 from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_reentrant_lock
@@ -84,18 +85,19 @@ class TorchProgram:
 
     def _lay_out(self, values: Mapping[str, object]) -> None:
         names = self._exported.names
-        self._ports = None
         self._check_same(values)
         for name, value in values.items():
             if name not in self._held:
                 known = ", ".join(self._held) or "none"
                 raise UsageError(f'bind: the program holds no "{name}": there are {known}')
-            port = self.program.inputs[names.index(name)]
+            index = names.index(name)
             try:
-                made = placed(value, port, self.mesh)
-                self.parameters[name] = made.copy() if name in self.written else made
+                made = placed(value, self.program.inputs[index], self.mesh)
             except MeshweaveError as error:
                 raise type(error)(f"{name}: {error.message}") from None
+            self.parameters[name] = made.copy() if name in self.written else made
+            if self._ports is not None and not self._ports.point(index, self.parameters[name]):
+                self._ports = None
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Run it on torch tensors; return torch tensors in the structure that the module returns.
@@ -304,6 +306,7 @@ class TorchLengths(TorchProgram):
         program = TracedProgram(text, structure)
         lowered = Lowered(name, program, specs, exported.names, mesh, engine, kernels, verify)
         self._compiled = LengthsCompiled(lowered, self.program, self.seconds["compile"], lengths)
+        self._fast: dict[Hashable, tuple[Callable[[Sequence[Any]], Any], Sizes]] = {}
 
     def results(self, leaves: Sequence[object], as_arrays: Container[int]) -> list[Any]:
         """Run it on the leaves of its arguments, as `TorchProgram.results` does."""
@@ -321,8 +324,7 @@ class TorchLengths(TorchProgram):
             values: list[Any] = [self.parameters.get(n, given.get(k)) for k, n in enumerate(names)]
             began = time.perf_counter()
             try:
-                sizes = self._compiled.sizes([np.shape(value) for value in values])
-                made: Sequence[Array] = self._compiled.call(values)
+                made, sizes = self._called(values)
             except MeshweaveError as error:
                 raise type(error)(f"{self.name}: {error.message}") from None
             self.seconds["run"] = time.perf_counter() - began
@@ -335,6 +337,20 @@ class TorchLengths(TorchProgram):
             else to_torch(made[one.result])
             for k, one in enumerate(self._exported.outputs)
         ]
+
+    def _called(self, values: Sequence[Any]) -> tuple[Sequence[Array], Sizes]:
+        """Return the results of a call, and the sizes that it chose; a second one of its kind checks nothing."""
+        key = fast_key(values)
+        known = self._fast.get(key)
+        if known is not None:
+            call, sizes = known
+            return call(values), sizes
+        sizes = self._compiled.sizes([np.shape(value) for value in values])
+        later = self._compiled.fast(values)  # before the call takes what it writes
+        made: Sequence[Array] = self._compiled.call(values)
+        if key is not None:
+            self._fast[key] = later, sizes
+        return made, sizes
 
     def explain(self) -> Explanation:
         """Return tables about the program, as `TorchProgram.explain` does."""

@@ -34,7 +34,7 @@ class Kept:
 
     @property
     def programs(self) -> list[Any]:
-        return [program for piece in self.pieces for program, _ in piece._programs.values()]
+        return [program for piece in self.pieces for program in piece._programs.values()]
 
 
 def near(found: Any, wanted: Any) -> None:

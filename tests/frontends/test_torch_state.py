@@ -1,6 +1,7 @@
 """PyTorch modules that write their buffers or arguments: the program's state changes as in eager PyTorch, in place."""
 
 import copy
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import meshweave as mw  # noqa: E402
+from meshweave.torch import ports  # noqa: E402
 
 nn = torch.nn
 
@@ -370,3 +372,61 @@ def test_one_program_reads_prompts_of_any_length_into_a_cache() -> None:
             near(mine.keys, right.keys)
             near(mine.values, right.values)
     assert backend.cache_info().misses == 1
+
+
+class Expert(nn.Module):
+    """A layer that torch hands over by itself, so that all experts have one piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 6)
+
+    def forward(self, x: Any) -> Any:
+        torch._dynamo.graph_break()
+        return self.up(x).relu()
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.ModuleList([Expert() for _ in range(3)])
+
+    def forward(self, x: Any, sizes: Any) -> Any:
+        return torch.cat([own(rows) for own, rows in zip(self.each, x.split(sizes))])
+
+
+@pytest.mark.parametrize("mesh", [None, "tp=2"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_modules_that_share_a_piece_are_each_laid_out_once(
+    mesh: str | None, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid, lay_out = [], ports.laid_out_whole
+    monkeypatch.setattr(
+        ports, "laid_out_whole", lambda *given: laid.append(given[0].shape) or lay_out(*given)
+    )
+    module, x, kept = Experts().eval(), torch.randn(12, 4), mw.torch_backend(mesh, frozen=frozen)
+    fast = torch.compile(module, backend=kept)
+    with torch.no_grad():
+        for sizes in ([4, 4, 4], [3, 7, 2]):  # a program for four rows, and one for any number
+            near(fast(x, sizes), module(x, sizes))
+        laid.clear()
+        near(fast(x, [5, 2, 5]), module(x, [5, 2, 5]))
+        module.each[1].up.weight.mul_(2)
+        for sizes in ([5, 2, 5], [4, 4, 4]):
+            near(fast(x, sizes), module(x, sizes))
+        assert laid == [(6, 4)]
+        assert kept.cache_info().misses == 2
+        module.each[1] = Expert()
+        near(fast(x, [5, 2, 5]), module(x, [5, 2, 5]))
+
+
+def test_what_is_laid_out_of_a_tensor_ends_with_it() -> None:
+    kept = mw.torch_backend(frozen=True)
+    fast, x = torch.compile(lambda own, x: own.up(x), backend=kept), torch.ones(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            expert = Expert()
+            near(fast(expert, x), expert.up(x))
+    del expert
+    gc.collect()
+    assert len(kept._laid._kept) == 2  # of the first, which the graph of torch keeps
