@@ -38,7 +38,7 @@ from meshweave.verification.said import AttributeReader, NotReadError
 from meshweave.verification.terms.differences import explained
 from meshweave.verification.terms.indices import Expr, Var
 from meshweave.verification.terms.ranks import Placing, Ranks, places_of, placing_of
-from meshweave.verification.terms.reductions import part
+from meshweave.verification.terms.reductions.pending import part
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, LimitError, Node, Term, Terms, apart
 from meshweave.verification.walk import ProgramWalk, results_of

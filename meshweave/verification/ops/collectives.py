@@ -27,7 +27,7 @@ from meshweave.verification.terms.indices import (
 )
 from meshweave.verification.terms.pieces import concat
 from meshweave.verification.terms.ranks import Placing, index_var
-from meshweave.verification.terms.reductions import reduce
+from meshweave.verification.terms.reductions.reduce import reduce
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, Term, view_variables
 from meshweave.verification.walk import ProgramWalk, handles

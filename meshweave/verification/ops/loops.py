@@ -34,7 +34,7 @@ from meshweave.verification.terms.lookups import gather
 from meshweave.verification.terms.nodes import is_neutral, plain
 from meshweave.verification.terms.pieces import reached
 from meshweave.verification.terms.ranks import index_var
-from meshweave.verification.terms.reductions import reduce
+from meshweave.verification.terms.reductions.reduce import reduce
 from meshweave.verification.terms.scalars import apply, limits
 from meshweave.verification.terms.selections import Fold, joined, unmasked
 from meshweave.verification.terms.substitution import Substitution

@@ -41,7 +41,8 @@ from meshweave.verification.terms.pieces import (
     replaced,
 )
 from meshweave.verification.terms.ranks import index_var, places_of
-from meshweave.verification.terms.reductions import operands_of, reduce
+from meshweave.verification.terms.reductions.reduce import reduce
+from meshweave.verification.terms.reductions.turns import operands_of
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import (
     Guard,

@@ -27,7 +27,8 @@ from meshweave.verification.terms.indices import (
     variables,
 )
 from meshweave.verification.terms.ranks import index_var
-from meshweave.verification.terms.reductions import clipped, reduce
+from meshweave.verification.terms.reductions.ends import clipped
+from meshweave.verification.terms.reductions.reduce import reduce
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, MixedError, Node, Term
 from meshweave.verification.walk import ProgramWalk, handles

@@ -27,7 +27,7 @@ from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.arith import COMBINES, kind_of, neutral
 from meshweave.verification.terms.indices import Var, inside, of_var, plus, times, variables
 from meshweave.verification.terms.ranks import index_var
-from meshweave.verification.terms.reductions import reduce
+from meshweave.verification.terms.reductions.reduce import reduce
 from meshweave.verification.terms.scalars import apply, limits
 from meshweave.verification.terms.terms import MixedError, Node, Term, dims_values
 from meshweave.verification.walk import ProgramWalk, handles, scalar

@@ -23,7 +23,8 @@ from meshweave.verification.terms.levels import (
     level,
 )
 from meshweave.verification.terms.nodes import Factor, factors_of, plain, turn
-from meshweave.verification.terms.reductions import joined_factors, reduce
+from meshweave.verification.terms.reductions.joins import joined_factors
+from meshweave.verification.terms.reductions.reduce import reduce
 from meshweave.verification.terms.shifts import left_shifts, unguarded
 from meshweave.verification.terms.terms import Term, Terms, dims_values, opened
 

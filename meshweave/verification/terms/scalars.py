@@ -34,7 +34,9 @@ from meshweave.verification.terms.masks import as_place
 from meshweave.verification.terms.nodes import NODE, in_order, is_neutral, plain
 from meshweave.verification.terms.pieces import by_place, guarded
 from meshweave.verification.terms.products import exponential, product
-from meshweave.verification.terms.reductions import combine, in_turn, operands_of, reduce
+from meshweave.verification.terms.reductions.joins import combine
+from meshweave.verification.terms.reductions.reduce import reduce
+from meshweave.verification.terms.reductions.turns import in_turn, operands_of
 from meshweave.verification.terms.terms import (
     Term,
     Terms,

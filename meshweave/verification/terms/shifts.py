@@ -24,7 +24,7 @@ from meshweave.verification.terms.indices import (
 from meshweave.verification.terms.levels import NUMBER, compared_with_low, exponent_of, level
 from meshweave.verification.terms.masks import settled
 from meshweave.verification.terms.nodes import factors_of, is_neutral
-from meshweave.verification.terms.reductions import reduce
+from meshweave.verification.terms.reductions.reduce import reduce
 from meshweave.verification.terms.terms import Term, Terms, dims_values, opened
 
 _MAXIMA = ("arith.maximumf", "arith.maxnumf")
