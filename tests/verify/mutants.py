@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from verify import by_cases, loops, parts, test_pieces, test_products
+from verify import by_cases, heads, loops, parts, test_pieces, test_products
 from verify.corpus import random_programs
 from verify.own_ops import texts_of_ops
 from verify.pairs import EXAMPLES, PROGRAMS, compared, mesh, texts
@@ -32,9 +32,9 @@ from meshweave.errors import CompileError, MeshweaveError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 
-GROUPS = ("named", "part", "own", "recent", "case", "loop", "random")
+GROUPS = ("named", "part", "own", "recent", "case", "loop", "head", "random")
 """Kinds of programs: examples and small ones, parts at a time, ops of our own, traced functions, what is proven case
-by case, loops of many trips, random ones."""
+by case, loops of many trips, heads one by one, random ones."""
 RANDOM = 60
 """Random programs that are changed."""
 Change = Callable[[random.Random, str], "str | None"]
@@ -371,6 +371,7 @@ def programs(examples: bool = False) -> dict[str, tuple[str, str]]:
             found[f"recent {name}"] = pair
     found |= {f"case {name}": pair for name, pair in by_cases.traced().items()}
     found |= {f"loop {name}": pair for name, pair in loops.traced().items()}
+    found |= {f"head {name}": pair for name, pair in heads.traced().items()}
     for number, text in enumerate(random_programs(RANDOM, 0)):
         pair = texts(text)
         if compared(*pair).status == 0:

@@ -8,6 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from meshweave.verification.terms.arith import predicate_of
+from meshweave.verification.terms.diagonals import in_one_form
 from meshweave.verification.terms.indices import (
     Expr,
     Var,
@@ -101,6 +102,8 @@ def _continued(terms: Terms, place: Var, one: Piece, two: Piece) -> Piece | None
         return (start, end), a
     if terms.algebra and a.node != b.node and (covering := _covering(terms, place, one, two)):
         return (start, end), covering
+    if terms.algebra and a.node != b.node and (alike := _of_one_form(terms, place, one, two)):
+        return _continued(terms, place, *alike)
     if a.node != b.node or a.fills != b.fills or a.guards != b.guards:
         return None
     if any(place in variables(e) for e, _ in a.guards):
@@ -119,6 +122,26 @@ def _continued(terms: Terms, place: Var, one: Piece, two: Piece) -> Piece | None
     turns = quotient(offset, middle - start)
     exprs = [plus(substitute(h, within), times(turns, s.const)) for h, s in zip(here, steps)]
     return (start, end), terms.view(a.node, exprs, a.fills, a.guards)
+
+
+def _of_one_form(terms: Terms, place: Var, one: Piece, two: Piece) -> tuple[Piece, Piece] | None:
+    """Return pieces of one node, where one of them has equal places in dims of the other; None for any others.
+
+    One at least is of one place; a longer one is looked at there.
+    """
+    (start, middle), end = one[0], two[0][1]
+    lone = middle - start == 1, end - middle == 1
+    if not any(lone):
+        return None
+    places = start if lone[0] else middle, middle if lone[1] else start
+    here = [terms.composed(v, {place: Expr(n)}) for (_, v), n in zip((one, two), places)]
+    found = in_one_form(terms, *here)
+    if found is None or any(not own and a != b for own, a, b in zip(lone, here, found)):
+        return None
+    first, second = [
+        (span, new if own else view) for (span, view), new, own in zip((one, two), found, lone)
+    ]
+    return first, second
 
 
 def _covering(terms: Terms, place: Var, one: Piece, two: Piece) -> Term | None:

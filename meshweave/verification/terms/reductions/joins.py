@@ -7,6 +7,7 @@ from itertools import combinations, permutations
 from itertools import product as product_of
 
 from meshweave.verification.terms.arith import kind_of
+from meshweave.verification.terms.diagonals import in_one_form
 from meshweave.verification.terms.indices import (
     Expr,
     Var,
@@ -42,6 +43,9 @@ def combine(terms: Terms, kind: str, a: Term, b: Term, depth: int = 0) -> Term |
     """
     if kind in IDEMPOTENT and a == b:
         return a
+    alike = in_one_form(terms, a, b) if terms.algebra else None
+    if alike is not None:
+        return combine(terms, kind, *alike, depth)
     if not _alike(terms, kind, a.node, b.node, depth):
         return None
     made = _side_by_side(terms, kind, a, b)
