@@ -113,6 +113,16 @@ def test_dynamic_shared_memory_lies_after_the_rest():
         run(entry(body, 1, shared), [out], shared=120)
 
 
+def test_an_address_of_32_bits_wraps_around():
+    """As of a loop that counts up from below 0, whose offset makes up for it."""
+    body = """mov.u32 %r1, tile; mad.lo.u32 %r1, %r31, 4, %r1; sub.u32 %r1, %r1, 65536;
+    st.shared.u32 [%r1+65536], %r30; ld.shared.u32 %r2, [%r1+65536];
+    mad.wide.u32 %d3, %r30, 4, %d20; st.global.u32 [%d3], %r2;"""
+    out = np.zeros(32, np.uint32)
+    run(entry(body, 1, SHARED), [out])
+    assert np.array_equal(out, np.arange(32))
+
+
 def test_lanes_may_read_several_buffers_at_once():
     x, y, out = spread(32), spread(32, seed=1), np.zeros(32, np.uint32)
     body = """setp.lt.u32 %p1, %r30, 10; selp.b64 %d1, %d20, %d21, %p1; mad.wide.u32 %d1, %r30, 4, %d1;

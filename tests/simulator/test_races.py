@@ -167,6 +167,15 @@ def test_barriers_in_separate_branches_meet():
     assert np.array_equal(go(body)[32:64], np.arange(32))
 
 
+def test_warps_may_come_to_barriers_of_their_own_by_one_instruction():
+    """Warps 0 and 1 meet, and warps 2 and 3: who reads what the others wrote has not met them."""
+    body = """shr.u32 %r5, %r31, 6; add.u32 %r5, %r5, 1; st.shared.u32 [%r1], %r30; bar.sync %r5, 64;
+    xor.b32 %r3, %r1, {apart}; ld.shared.u32 %r4, [%r3]; st.global.u32 [%d1], %r4;"""
+    assert np.array_equal(go(body.format(apart=128), threads=128)[:128], np.arange(128) ^ 32)
+    with pytest.raises(EmulationError, match="race: reads shared"):
+        go(body.format(apart=256), threads=128)
+
+
 def test_a_barrier_of_a_number_of_threads_counts_whole_warps():
     """A block of 48: its second warp counts as 32."""
     body = """setp.lt.u32 %p1, %r31, 32; @%p1 bra FIRST; bar.sync 1, 64; bra END;
@@ -238,6 +247,10 @@ FAULTS = {
     "those that have ended": (
         "setp.ge.u32 %p1, %r31, 32; @%p1 ret; bar.sync 1, 64; add.u32 %r9, %r30, 1;",
         r"deadlock: 32 threads at barrier 1 \(ptx line \d+\), and nobody else comes",
+    ),
+    "several counts": (
+        "and.b32 %r5, %r31, 32; add.u32 %r5, %r5, 32; bar.sync 1, %r5;",
+        "barrier of 32, 64 threads; a multiple of 32 is needed, the same for all",
     ),
     "no whole warps": ("bar.sync 1, 40;", "barrier of 40 threads; a multiple of 32 is needed"),
 }  # fmt: skip

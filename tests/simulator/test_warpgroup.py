@@ -154,3 +154,42 @@ def test_what_was_read_may_be_written_after_the_wait_and_a_barrier():
     lines.insert(WAIT + 1, PUT)
     with pytest.raises(EmulationError, match=r"race: writes shared byte .* read in this launch"):
         outcome(lines, 8)
+
+
+HELD = "{%r10, %r11, %r12, %r13}"
+
+
+def held(lines: list[str]) -> list[str]:
+    """The same kernel with the rows of A in registers, read from a third array."""
+    lines = [line.replace("%d2, %d3, %p1, 1, 1, 0,", f"{HELD}, %d3, %p1, 1, 1,") for line in lines]
+    load = f"mad.wide.u32 %d6, %r31, 16, %d22; ld.global.v4.u32 {HELD}, [%d6];"
+    return [*lines[:FENCE], load, *lines[FENCE:]]
+
+
+def held_outcome(lines: list[str], columns: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """D as the kernel leaves it, and A B in double precision."""
+    (a, a64), (b, b64) = _numbers((64, 16), kind), _numbers((columns, DEPTH), kind)
+    # warp, half of its rows, row; half of the depth, lane's pair, element: the halves are registers
+    parts = a.view(np.uint16).reshape(4, 2, 8, 2, 4, 2).transpose(0, 2, 4, 3, 1, 5)
+    image = np.zeros(ROOM // 2, np.uint16)
+    image[B // 2 :] = placed(b, False)[: (ROOM - B) // 2]
+    out = np.full((4, 8, 4, columns // 8, 2, 2), np.nan, np.float32)
+    given = [image, out, np.ascontiguousarray(parts)]
+    run(entry("\n".join(lines), 3, SHARED), given, block=128)
+    found = out.transpose(0, 4, 1, 3, 2, 5).reshape(64, columns)
+    return found, a64 @ b64[:, 16 * STEP : 16 * STEP + 16].T
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_rows_may_be_in_registers(kind):
+    found, wanted = held_outcome(held(kernel(72, kind)), 72, kind)
+    assert np.array_equal(found, wanted + 1)
+
+
+def test_rows_in_registers_are_not_touched_while_they_are_read():
+    said = "touches the register %r10 or one with it, to which a wgmma that nothing"
+    for at, message in ((WAIT + 1, said), (READY + 2, "no wgmma.fence after what touched")):
+        lines = held(kernel(8))
+        lines.insert(at, "mov.u32 %r10, %r2;")
+        with pytest.raises(EmulationError, match=message):
+            held_outcome(lines, 8, "bf16")

@@ -131,9 +131,21 @@ class DeviceWriter(Writer):
             self._shared = self.let_first(text, SHARED)
         return self.offset(self._shared, start) if start else self._shared
 
-    def barrier(self) -> None:
-        """Wait for every thread of the block."""
-        self.add("nvvm.barrier")
+    def barrier(self, number: Value | int = 0, threads: int = 0) -> None:
+        """Wait for every thread of the block; with `threads` for so many that come to barrier `number`."""
+        self.add(f"nvvm.barrier{self._barrier(number, threads)}" if threads else "nvvm.barrier")
+
+    def arrive(self, number: Value | int, threads: int) -> None:
+        """Be one of the `threads` that a barrier waits for, and go on."""
+        self.add(f"nvvm.barrier.arrive{self._barrier(number, threads)}")
+
+    def _barrier(self, number: Value | int, threads: int) -> str:
+        names = [self.as_value(value, "i32").name for value in (number, threads)]
+        return f" id = {names[0]} number_of_threads = {names[1]}"
+
+    def set_registers(self, count: int, more: bool) -> None:
+        """Give this warpgroup so many registers a thread, more or less than it had."""
+        self.add(f"nvvm.setmaxregister {'increase' if more else 'decrease'} {count}")
 
     def warp_barrier(self) -> None:
         """Wait for the 32 threads of the warp."""
@@ -147,6 +159,12 @@ class DeviceWriter(Writer):
         mask, lanes = self.constant(-1).name, self.constant(0x1F | (32 - width) << 8).name
         text = f"nvvm.shfl.sync bfly {mask}, {value.name}, {self.constant(distance).name}, {lanes}"
         return self.let(f"{text} : {value.type} -> {value.type}", value.type)
+
+    def of_warp(self, value: Value) -> Value:
+        """Return an i32 that the lanes of a warp have in common, in a way that assemblers see."""
+        zero, lanes = self.constant(0).name, self.constant(0x1F).name
+        text = f"nvvm.shfl.sync idx {self.constant(-1).name}, {value.name}, {zero}, {lanes}"
+        return self.let(f"{text} : i32 -> i32", "i32")
 
     # Numbers.
 
@@ -205,10 +223,10 @@ class DeviceWriter(Writer):
         self.add(f"nvvm.fence.proxy {{{kind}}}")
 
     def held(self, values: Sequence[Value]) -> Value:
-        """Return a struct of f32 in registers that hold these from here on; LLVM would fill them at their use."""
-        count = len(values)
-        types = ", ".join(["f32"] * count)
-        ties = ",".join([*["=f"] * count, *map(str, range(count))])
+        """Return a struct of registers, f32 or i32, that hold these from here on; LLVM would fill them at their use."""
+        types = ", ".join([value.type for value in values])
+        results = [{"f32": "=f", "i32": "=r"}[value.type] for value in values]
+        ties = ",".join([*results, *map(str, range(len(values)))])
         names = ", ".join(value.name for value in values)
         kind = f"!llvm.struct<({types})>"
         text = f'llvm.inline_asm has_side_effects asm_dialect = att "", "{ties}" {names}'

@@ -47,7 +47,7 @@ def _nothing(instruction: Instruction, scope: Scope) -> Handler:
 
 # Hints and fences: memory is always up to date here, and what is not ordered is a race all the same.
 _NO_EFFECT = ("membar", "prefetch", "prefetchu", "griddepcontrol", "nanosleep", "discard",
-              "applypriority", "brkpt")  # fmt: skip
+              "applypriority", "brkpt", "setmaxnreg")  # fmt: skip
 BUILDERS: dict[str, Builder] = {
     **integer.BUILDERS,
     **floating.BUILDERS,

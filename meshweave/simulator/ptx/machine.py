@@ -20,7 +20,7 @@ from meshweave.simulator.ptx.kernel import CodeBlock, DecodedKernel
 _TURN = 4096  # blocks of code a fragment executes before another one gets its turn
 
 
-@dataclass
+@dataclass(eq=False)
 class Join:
     """Count the threads that meet again: `missing` of those in `mask` are still on their way."""
 
@@ -30,7 +30,7 @@ class Join:
     missing: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Fragment:
     """Hold `count` threads, those of `mask`, about to execute `block`."""
 
@@ -40,7 +40,7 @@ class Fragment:
     join: Join | None
 
 
-@dataclass
+@dataclass(eq=False)
 class Waiting:
     """Hold a fragment at a barrier: the barrier's number, and how many threads of a block it needs (None: all)."""
 
@@ -185,10 +185,7 @@ class Machine(Batch):
 
     def _barrier(self, fragment: Fragment, code: CodeBlock) -> bool:
         """Tell whether the fragment may go on at once."""
-        barrier = self._one(code.barrier, fragment, code)
-        need = None if code.need is None else self._one(code.need, fragment, code)
-        if need is not None and (need % 32 or need == 0):
-            raise self.fault(code.line, f"barrier of {need} threads; a multiple of 32 is needed")
+        need = self._needed(fragment, code)
         whole = self.living == self.block_threads * len(self.blocks)
         everyone = fragment.count == self.living and (
             need is None or (whole and need == self.lanes_per_block)
@@ -197,26 +194,43 @@ class Machine(Batch):
             self.order.meet_all()
             return True
         self._whole_warps(fragment, code)
-        if code.arrive:
-            if need is None:
-                raise self.fault(code.line, "bar.arrive needs a number of threads")
-            arrived = self.arrivals.setdefault(barrier, np.zeros(self.threads, bool))
-            arrived |= fragment.mask
-            self.order.arrive(fragment.mask, barrier)
-            return True
-        self.waiting.append(Waiting(fragment, barrier, need, code))
-        return False
+        if code.arrive and need is None:
+            raise self.fault(code.line, "bar.arrive needs a number of threads")
+        for barrier, mask in self._numbers(fragment, code):
+            if code.arrive:
+                arrived = self.arrivals.setdefault(barrier, np.zeros(self.threads, bool))
+                arrived |= mask
+                self.order.arrive(mask, barrier)
+            else:
+                count = int(np.count_nonzero(mask))
+                part = Fragment(fragment.block, mask, count, fragment.join)
+                self.waiting.append(Waiting(part, barrier, need, code))
+        return code.arrive
 
-    def _one(self, slot: int, fragment: Fragment, code: CodeBlock) -> int:
-        values = self.regs[slot]
-        if values.size > 1:
-            values = np.unique(values[fragment.mask])
-        if values.size > 1:
-            raise self.fault(
-                code.line,
-                "a barrier whose number differs between threads is not emulated",
-            )
+    def _needed(self, fragment: Fragment, code: CodeBlock) -> int | None:
+        """Return how many threads a barrier needs, None for all."""
+        if code.need is None:
+            return None
+        values = np.unique(self._of(fragment, code.need))
+        if values.size > 1 or values[0] % 32 or values[0] == 0:
+            what = f"barrier of {', '.join(map(str, values))} threads; a multiple of 32 is needed, the same for all"
+            raise self.fault(code.line, what)
         return int(values[0])
+
+    def _numbers(self, fragment: Fragment, code: CodeBlock) -> list[tuple[int, np.ndarray]]:
+        """Return the barriers that a fragment comes to, each with its threads."""
+        values = self._of(fragment, code.barrier)
+        found = [int(value) for value in np.unique(values)]
+        if len(found) == 1:
+            return [(found[0], fragment.mask)]
+        numbers = np.full(self.threads, -1, np.int64)
+        numbers[fragment.mask] = values
+        return [(number, numbers == number) for number in found]
+
+    def _of(self, fragment: Fragment, slot: int) -> np.ndarray:
+        """Return what the threads of a fragment have in a slot: one element where it is the same for all."""
+        values = self.regs[slot]
+        return values[fragment.mask] if values.size > 1 else values
 
     def _whole_warps(self, fragment: Fragment, code: CodeBlock) -> None:
         warps = fragment.mask.reshape(-1, 32)

@@ -335,7 +335,9 @@ def offsets(
     batch: Batch, access: MemoryAccess, addresses: np.ndarray, size: int, name: str
 ) -> np.ndarray:
     """Return the byte offsets of accesses to a memory of `size` bytes, checked, as i64, one for each lane."""
-    places = addresses.astype(np.int64) + access.offset
+    # Of 32 bits they wrap around: a loop may count up from below 0, and the constant offset make up for it.
+    signed = addresses.view(np.int32) if addresses.dtype.itemsize == 4 else addresses
+    places = signed.astype(np.int64) + access.offset
     if int(places.min()) < 0 or int(places.max()) + access.nbytes > size:
         wrong = (places < 0) | (places + access.nbytes > size)
         place = int(np.argmax(wrong))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from depth import some
+from depth import DEEP, some
 
 pytest.importorskip("llvmlite")
 
@@ -22,6 +23,7 @@ from benchmarks.gpu.programs import Case, attention, softmax
 from meshweave.device import DeviceModule
 from meshweave.dialects import context
 from meshweave.ir.bindings import ir
+from meshweave.lowering.gpu.families.gemm.warpgroup import GROUP
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.pipeline import run_pipeline
 from meshweave.simulator.ptx import Checks, EmulationError
@@ -100,9 +102,34 @@ CASES = {
 }  # fmt: skip
 
 
+HOPPER = {
+    case.name: (case, dtype)
+    for case, dtype in (
+        (Case("hopper ragged", attention, shapes(1, 70, 137, 64, 64)), "f16"),
+        (Case("hopper wide", attention, shapes(2, 128, 256, 128, 128)), "bf16"),
+        (Case("hopper long", attention, shapes(1, 65, 700, 64, 128)), "bf16"),
+        (Case("hopper padded", attention, shapes(1, 100, 330, 96, 72)), "f16"),
+        (Case("hopper one tile", attention, shapes(2, 65, 60, 64, 64)), "bf16"),
+        (Case("hopper causal", causal, shapes(1, 257, 257, 128, 128)), "bf16"),
+        (Case("hopper window", window, shapes(1, 300, 400, 64, 64)), "f16"),
+        (Case("hopper later", later, shapes(1, 256, 256, 64, 64)), "bf16"),
+        (Case("hopper empty rows", empty_rows, shapes(1, 200, 190, 64, 64)), "bf16"),
+        (Case("hopper shared", shared, ((4, 72, 64), (2, 136, 64), (2, 136, 64))), "bf16"),
+        (Case("hopper turned", turned, ((2, 64, 136), (2, 64, 200), (2, 72, 200))), "bf16"),
+        (Case("hopper biased", biased, (*shapes(2, 72, 136, 64, 64), (72, 136))), "bf16"),
+    )
+}  # fmt: skip
+CASES |= HOPPER
+
+
 def made(name: str) -> DeviceRun:
     case, dtype = CASES[name]
-    return DeviceRun(case.text(dtype), assemble=False, passes=PASSES)
+    target = Target("sm_90a" if name in HOPPER else "sm_90")
+    return DeviceRun(case.text(dtype), target, assemble=False, passes=PASSES)
+
+
+def threads(run: DeviceRun) -> int:
+    return run.kernels[0].block[0]
 
 
 def given(name: str, run: DeviceRun) -> list[np.ndarray]:
@@ -120,6 +147,7 @@ def numbers(result: np.ndarray, dtype: str) -> np.ndarray:
 def test_an_attention_gives_what_float64_gives(name):
     (case, dtype), run = CASES[name], made(name)
     assert set(run.families) == {"flash"} and run.program.plan.arena_bytes == 0
+    assert (threads(run) == 3 * GROUP) == (name in HOPPER)
     (result,) = run.run(*given(name, run))
     wanted = case.expected(dtype)
     limit = TOLERANCE[dtype] * np.abs(wanted).max()
@@ -218,20 +246,26 @@ def test_copies_and_fragments_meet_no_bank_twice(name):
     assert seen == {"ldmatrix", "cp"}
 
 
-SYNCHRONISES = ("bar.sync", "cp.async.wait_group", "cp.async.commit_group")
+SYNCHRONISES = (
+    "bar.sync", "bar.arrive", "cp.async.wait_group", "cp.async.commit_group", "fence.proxy", "wgmma.fence",
+    "wgmma.commit", "wgmma.wait",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("queries", [64, 1])
-def test_every_barrier_and_every_wait_is_needed(queries):
+@pytest.mark.parametrize(
+    ("queries", "keys", "chip", "every"),
+    [(64, 200, "sm_90", 1), (1, 200, "sm_90", 1), (65, 600, "sm_90a", 6)],
+)
+def test_every_barrier_and_every_wait_is_needed(queries, keys, chip, every):
     """Without any one of them the emulator finds a race, or a read of what is not there yet."""
-    case = Case("seven", attention, shapes(1, queries, 200, 16, 64))
-    run = DeviceRun(case.text("bf16"), assemble=False, passes=PASSES)
+    case = Case("seven", attention, shapes(1, queries, keys, 64 if every > 1 else 16, 64))
+    run = DeviceRun(case.text("bf16"), Target(chip), assemble=False, passes=PASSES)
     inputs = [stored(x, "bf16") for x in case.arguments("bf16")]
     module, *others = run.modules
     lines = module.ptx.split("\n")
     places = [k for k, line in enumerate(lines) if line.strip().startswith(SYNCHRONISES)]
     missed = []
-    for place in places:
+    for place in places[:: 1 if DEEP else every]:
         without = "\n".join(lines[:place] + lines[place + 1 :])
         run.modules = [DeviceModule(module.chip, without), *others]
         try:
@@ -240,6 +274,20 @@ def test_every_barrier_and_every_wait_is_needed(queries):
             continue
         missed.append(lines[place].strip())
     assert not missed, missed
+
+
+def test_what_hoppers_kernel_is_not_for():
+    """Other chips, few queries, narrow and very wide heads, lines that begin at odd places."""
+    for chip, sizes in (
+        ("sm_90", (1, 128, 128, 64, 64)),
+        ("sm_90a", (1, 64, 128, 64, 64)),
+        ("sm_90a", (1, 128, 128, 32, 64)),
+        ("sm_90a", (1, 128, 128, 64, 200)),
+        ("sm_90a", (1, 128, 128, 65, 64)),
+    ):
+        case = Case("other", attention, shapes(*sizes))
+        run = DeviceRun(case.text("bf16"), Target(chip), assemble=False, passes=PASSES)
+        assert run.families == ["flash"] and threads(run) == GROUP, (chip, sizes)
 
 
 # What ptxas makes of it: see test_gemm.py.
@@ -260,14 +308,14 @@ LARGE = {
 }
 
 
-def resources(chip: str) -> dict[str, dict[str, int]]:
+def resources(chip: str, names: Iterable[str] = LARGE) -> dict[str, dict[str, int]]:
     """Of the kernel of each large attention."""
     kernels = [
-        DeviceRun(case.text("bf16"), Target(chip), passes=PASSES).kernels[0]
-        for case in LARGE.values()
+        DeviceRun(LARGE[name].text("bf16"), Target(chip), passes=PASSES).kernels[0]
+        for name in names
     ]
     found = {}
-    for name, kernel, module in zip(LARGE, kernels, compiled(kernels, chip, assemble=False)):
+    for name, kernel, module in zip(names, kernels, compiled(kernels, chip, assemble=False)):
         cubin, taken_by = machine_code.assembled(module)
         (used,) = taken_by.values()
         counts = machine_code.opcodes(cubin)
@@ -275,19 +323,20 @@ def resources(chip: str) -> dict[str, dict[str, int]]:
             "registers": used.registers,
             "spilled": used.spill_bytes,
             "shared": kernel.shared_bytes,
-            **{op: counts[op] for op in ("HMMA", "LDSM", "LDGSTS", "STG", "LDG")},
+            **{op: counts[op] for op in ("HMMA", "HGMMA", "LDSM", "LDGSTS", "STG", "LDG")},
         }
     return found
 
 
-@pytest.mark.parametrize("chip", some(("sm_80", "sm_90"), 2))
+@pytest.mark.parametrize("chip", some(("sm_90a", "sm_80", "sm_90"), 3))
 def test_registers_shared_memory_and_opcodes(chip):
     pytest.importorskip("nvidia")
     table = json.loads(TABLE.read_text())[chip]
-    for name, found in resources(chip).items():
+    for name, found in resources(chip, table).items():
         wanted = table[name]
-        assert found["spilled"] == 0, (name, found)
+        assert found["spilled"] <= wanted["spilled"], (name, found)
         assert found["registers"] <= wanted["registers"] + MORE_REGISTERS, (name, found)
-        assert {k: v for k, v in found.items() if k != "registers"} == {
-            k: v for k, v in wanted.items() if k != "registers"
+        given = ("registers", "spilled")
+        assert {k: v for k, v in found.items() if k not in given} == {
+            k: v for k, v in wanted.items() if k not in given
         }, name

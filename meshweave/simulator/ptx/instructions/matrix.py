@@ -23,7 +23,7 @@ from meshweave.simulator.ptx.program import Instruction, Vector
 from meshweave.simulator.ptx.spaces import SPACES
 
 
-def _registers(instruction: Instruction, scope: Scope, number: int, kind: str) -> list[int]:
+def operand_registers(instruction: Instruction, scope: Scope, number: int, kind: str) -> list[int]:
     operand = instruction.operands[number]
     parts = operand.parts if isinstance(operand, Vector) else (operand,)
     return [scope.slot_of(instruction, part, kind) for part in parts]
@@ -67,7 +67,7 @@ def _moved(instruction: Instruction, scope: Scope, registers: int, memory: int) 
     slot, offset = address(instruction, memory, scope)
     return _Moved(
         count,
-        _registers(instruction, scope, registers, "u32"),
+        operand_registers(instruction, scope, registers, "u32"),
         slot,
         MemoryAccess(instruction, 16, 2, offset),
         instruction.has("trans"),
@@ -119,7 +119,7 @@ def _tf32(words: np.ndarray) -> np.ndarray:
     return out
 
 
-def _operand_a(batch: Batch, slots: list[int], kind: str) -> np.ndarray:
+def operand_a(batch: Batch, slots: list[int], kind: str) -> np.ndarray:
     """Return A as [warp, 16, k]: registers go down 8 rows first, then to the right."""
     tiles = [_tile(rows_of(batch, slot), kind) for slot in slots]
     columns = [np.concatenate(tiles[at : at + 2], axis=1) for at in range(0, len(tiles), 2)]
@@ -156,14 +156,14 @@ def multiply(instruction: Instruction, scope: Scope) -> Handler:
     if types[0] != types[3] or types[0] not in ("f32", "f16"):
         raise instruction.refuse()
     kind, packed = types[1], types[0] == "f16"
-    a, b = (_registers(instruction, scope, n, "u32") for n in (1, 2))
-    d, c = (_registers(instruction, scope, n, "u32" if packed else "f32") for n in (0, 3))
+    a, b = (operand_registers(instruction, scope, n, "u32") for n in (1, 2))
+    d, c = (operand_registers(instruction, scope, n, "u32" if packed else "f32") for n in (0, 3))
     if (len(a), len(b)) != _SHAPES[shape, kind] or len(c) != len(d):
         raise instruction.refuse("wrong number of registers")
 
     def run(batch: Batch) -> None:
         check_members(batch, instruction, None)
-        product = np.matmul(_operand_a(batch, a, kind), _operand_b(batch, b, kind))
+        product = np.matmul(operand_a(batch, a, kind), _operand_b(batch, b, kind))
         halves = product.reshape(-1, 2, 8, 4, 2)  # half of the rows, row, lane's column, element
         for half in range(2):
             _accumulate(batch, halves[:, half], c, d, half, packed)
@@ -193,7 +193,7 @@ def _accumulate(
 
 def _multiply64(instruction: Instruction, scope: Scope) -> Handler:
     """Execute m8n8k4 in f64: A 8x4 and B 4x8, an element a lane; C and D two elements a lane."""
-    d, a, b, c = (_registers(instruction, scope, number, "f64") for number in range(4))
+    d, a, b, c = (operand_registers(instruction, scope, number, "f64") for number in range(4))
 
     def run(batch: Batch) -> None:
         check_members(batch, instruction, None)

@@ -16,6 +16,7 @@ import numpy as np
 from meshweave.simulator.ptx.batch import Batch, Multiplying, TensorReads
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, put_rows, rows_of
 from meshweave.simulator.ptx.instructions.collectives import check_members
+from meshweave.simulator.ptx.instructions.matrix import operand_a, operand_registers
 from meshweave.simulator.ptx.memory import MemoryAccess
 from meshweave.simulator.ptx.numbers import widen
 from meshweave.simulator.ptx.program import Immediate, Instruction, Register, Vector
@@ -55,13 +56,13 @@ def show(instruction: Instruction, scope: Scope) -> Handler:
     return run
 
 
-def untouched(handler: Handler, instruction: Instruction, registers: list[str]) -> Handler:
+def untouched(handler: Handler, instruction: Instruction, names: list[str]) -> Handler:
     """Run a handler that reads or writes registers to which wgmma adds: not while it does."""
 
     def run(batch: Batch) -> None:
         state = batch.multiplying
         assert state is not None
-        for register in registers:
+        for register in names:
             busy = state.flights[register][batch.lanes] >= state.done[batch.lanes]
             if busy.any():
                 lane = int(batch.lanes[int(np.argmax(busy))])
@@ -124,7 +125,7 @@ class _Factor:
 
 
 def _multiply(instruction: Instruction, scope: Scope) -> Handler:
-    """Execute wgmma.mma_async: D = A B + D, A and B in shared memory."""
+    """Execute wgmma.mma_async: D = A B + D, B in shared memory, A there or in registers."""
     shape = next((p for p in instruction.parts if re.fullmatch(r"m64n\d+k16", p)), "")
     types = instruction.types
     if not shape or len(types) != 3 or types[0] != "f32" or types[1] != types[2]:
@@ -132,26 +133,38 @@ def _multiply(instruction: Instruction, scope: Scope) -> Handler:
     kind, columns = types[1], int(shape[4:-3])
     target, a, b, scale, *settings = instruction.operands
     signs = [setting.value for setting in settings]
-    if kind not in ("bf16", "f16") or not isinstance(target, Vector) or isinstance(a, Vector):
+    if kind not in ("bf16", "f16") or not isinstance(target, Vector):
         raise instruction.refuse()
-    if len(target.parts) != columns // 2 or len(signs) != 4 or signs[:2] != [1, 1]:
+    held = isinstance(a, Vector)
+    if len(target.parts) != columns // 2 or len(signs) != 4 - held or signs[:2] != [1, 1]:
         raise instruction.refuse("wrong number of registers, or signs")
+    if held and len(a.parts) != 4:
+        raise instruction.refuse("wrong number of registers")
     sums = [scope.slot_of(instruction, part, "f32") for part in target.parts]
-    name = target.parts[0].name
+    names = [target.parts[0].name, *(part.name for part in (a.parts if held else ()))]
     added = scope.slot_of(instruction, scale, "pred")
-    factors = (
-        _Factor(scope.slot_of(instruction, a, "u64"), _ROWS, signs[2] == 1),
-        _Factor(scope.slot_of(instruction, b, "u64"), columns, signs[3] == 1),
-    )
     access = MemoryAccess(instruction, _CHUNK, 2, 0)
+    second = _Factor(scope.slot_of(instruction, b, "u64"), columns, signs[-1] == 1)
+    if held:
+        rows = operand_registers(instruction, scope, 1, "u32")
+    else:
+        first = _Factor(scope.slot_of(instruction, a, "u64"), _ROWS, signs[2] == 1)
+
+    def left_of(batch: Batch) -> np.ndarray:
+        if not held:
+            return _matrix(batch, access, first, kind)
+        return operand_a(batch, rows, kind).reshape(-1, _ROWS, _DEPTH)
 
     def run(batch: Batch) -> None:
         state = _groups(batch, instruction)
-        late = state.touched[name][batch.lanes] >= state.fences[batch.lanes]
-        if late.any():
-            what = f"{instruction.opcode}: no wgmma.fence after what touched its registers before"
-            raise batch.fault(instruction.line, what, int(batch.lanes[int(np.argmax(late))]))
-        left, right = (_matrix(batch, access, factor, kind) for factor in factors)
+        for name in names:
+            late = state.touched[name][batch.lanes] >= state.fences[batch.lanes]
+            if late.any():
+                what = (
+                    f"{instruction.opcode}: no wgmma.fence after what touched its registers before"
+                )
+                raise batch.fault(instruction.line, what, int(batch.lanes[int(np.argmax(late))]))
+        left, right = left_of(batch), _matrix(batch, access, second, kind)
         product = np.matmul(left, right.transpose(0, 2, 1))
         # warp, half of its rows, row, tile of 8 columns, lane's column, element
         parts = product.reshape(-1, 4, 2, 8, columns // 8, 4, 2).transpose(4, 2, 6, 0, 1, 3, 5)
@@ -159,7 +172,8 @@ def _multiply(instruction: Instruction, scope: Scope) -> Handler:
         keep = rows_of(batch, added)
         for slot, part in zip(sums, parts):
             put_rows(batch, slot, np.where(keep, rows_of(batch, slot), np.float32(0)) + part)
-        state.flights[name][batch.lanes] = state.committed[batch.lanes]
+        for name in names:
+            state.flights[name][batch.lanes] = state.committed[batch.lanes]
 
     return run
 
@@ -220,21 +234,29 @@ def _read(batch: Batch, access: MemoryAccess, address: np.ndarray) -> np.ndarray
 
 
 def accumulators_of(code: list[Instruction]) -> dict[str, str]:
-    """Return the registers that wgmma adds to, each with the first of those that belong together.
+    """Return the registers that wgmma adds to, each with the first of those that belong together, and those of A alone.
 
     Raises EmulationError where two products share a part of their registers.
     """
     found = dict[str, str]()
+
+    def note(instruction: Instruction, name: str, of: str) -> None:
+        if found.setdefault(name, of) != of:
+            raise instruction.refuse("registers that two products share in part")
+
     for instruction in code:
         if instruction.parts[:2] != ("wgmma", "mma_async"):
             continue
-        target = instruction.operands[0]
-        if not isinstance(target, Vector) or not all(isinstance(p, Register) for p in target.parts):
-            raise instruction.refuse("registers are needed to add to")
-        names = [part.name for part in target.parts]
-        for name in names:
-            if found.setdefault(name, names[0]) != names[0]:
-                raise instruction.refuse("registers that two products share in part")
+        target, a = instruction.operands[:2]
+        for vector, together in ((target, True), (a, False)):
+            if vector is a and not isinstance(a, Vector):
+                continue
+            if not isinstance(vector, Vector) or not all(
+                isinstance(p, Register) for p in vector.parts
+            ):
+                raise instruction.refuse("registers are needed to add to")
+            for part in vector.parts:
+                note(instruction, part.name, vector.parts[0].name if together else part.name)
     return found
 
 

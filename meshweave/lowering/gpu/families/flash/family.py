@@ -8,6 +8,7 @@ from meshweave.device import CHIPS
 from meshweave.errors import CompileError
 from meshweave.lowering.buffers.steps import Root
 from meshweave.lowering.gpu.facts import MOST, Facts
+from meshweave.lowering.gpu.families.flash import wgmma
 from meshweave.lowering.gpu.families.flash.join import joining_kernel
 from meshweave.lowering.gpu.families.flash.kernel import FlashKernel, PartLayout
 from meshweave.lowering.gpu.families.flash.masks import KEYS
@@ -57,7 +58,10 @@ def build(unit: KernelUnit, target: Target, facts: Facts) -> DeviceKernel | None
         return joining_kernel(unit, attention, facts, unit.pieces)
     else:
         pieces = unit.pieces if isinstance(unit, SplitAttention) else 0
-        kernel = FlashKernel(unit, attention, facts, pieces).kernel()
+        if not pieces and wgmma.suits(attention, target, facts):
+            kernel = wgmma.WgmmaAttention(unit, attention, facts).kernel()
+        else:
+            kernel = FlashKernel(unit, attention, facts, pieces).kernel()
     if kernel.shared_bytes > chip.shared_bytes:
         raise CompileError(
             f"chip {target.chip}: a block has {chip.shared_bytes} bytes of shared memory, of {kernel.shared_bytes} for "

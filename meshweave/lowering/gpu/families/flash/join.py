@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from meshweave.hints.fast_paths import DETERMINISTIC
 from meshweave.lowering.gpu.facts import Facts
-from meshweave.lowering.gpu.families.flash.kernel import LOG2E, PartLayout
+from meshweave.lowering.gpu.families.flash.attention import LOG2E
+from meshweave.lowering.gpu.families.flash.kernel import PartLayout
 from meshweave.lowering.gpu.families.flash.nest import AttentionNest
 from meshweave.lowering.gpu.families.gemm.results import Results
 from meshweave.lowering.gpu.families.launch import frame_for, global_thread, threads_for

@@ -15,25 +15,31 @@ KEYS = DEPTH // 2  # of a tile, of elements of two bytes
 class TileMasks:
     """Write the limits that masks are to the tiles of keys that run past a tile of queries.
 
-    bounds: see `AttentionForm`; keys: of all tiles; first: query of the tile of `rows`.
+    bounds: see `AttentionForm`; keys: of all tiles; first: query of the tile of `rows`; tile_keys: of a tile.
     """
 
     def __init__(
-        self, writer: DeviceWriter, bounds: Sequence[Bound], keys: int, first: Value, rows: int
+        self,
+        writer: DeviceWriter,
+        bounds: Sequence[Bound],
+        keys: int,
+        first: Value,
+        rows: int,
+        tile_keys: int = KEYS,
     ) -> None:
         self.writer, self.bounds, self.keys = writer, bounds, keys
-        self.first, self.rows = first, rows
+        self.first, self.rows, self.tile_keys = first, rows, tile_keys
 
     def limits(self) -> tuple[Value, Value]:
         """Return the first tile of keys, and the one behind the last, that masks leave anything of."""
         writer = self.writer
-        first, last = writer.constant(0), writer.constant(-(-self.keys // KEYS))
+        first, last = writer.constant(0), writer.constant(-(-self.keys // self.tile_keys))
         for bound in self.bounds:
             edge = self._clamped(self._edge(bound, most=bound[0]) + int(bound[0]))
             if bound[0]:
-                last = writer.least(last, (edge + (KEYS - 1)) // KEYS)
+                last = writer.least(last, (edge + (self.tile_keys - 1)) // self.tile_keys)
             else:
-                first = writer.most(first, edge // KEYS)
+                first = writer.most(first, edge // self.tile_keys)
         return first, last
 
     def _edge(self, bound: Bound, most: bool) -> Value:
@@ -50,13 +56,13 @@ class TileMasks:
     def cut(self, number: Value) -> Guard:
         """Return whether some scores of a tile of keys are masked or do not exist; None for never."""
         writer, cut = self.writer, None
-        if self.keys % KEYS:
-            cut = writer.compare("eq", number, self.keys // KEYS)
+        if self.keys % self.tile_keys:
+            cut = writer.compare("eq", number, self.keys // self.tile_keys)
         for bound in self.bounds:
             edge = self._edge(bound, most=not bound[0])
-            start = number * KEYS
+            start = number * self.tile_keys
             if bound[0]:
-                beyond = writer.compare("sgt", start + (KEYS - 1), edge)
+                beyond = writer.compare("sgt", start + (self.tile_keys - 1), edge)
             else:
                 beyond = writer.compare("slt", start, edge)
             cut = beyond if cut is None else cut | beyond

@@ -103,15 +103,20 @@ class OperandTile:
         base: Value,
         first: Value,
         panels: bool = False,
+        group: int = 1,
+        thread: Value | None = None,
     ) -> None:
         """Prepare the copies.
 
         rows: of a tile. base: the operand's first element for this batch. first: number of the
-        tile's first row. panels: a tile by rows lies as panels of 128 bytes of rows, one after another.
+        tile's first row. panels: a tile by rows lies as panels of 128 bytes of rows, one after another. group: tiles of
+        depth that are copied together, the last of which may lie outside. thread: its number of those that
+        copy; None: that in its block.
         """
         self.frame, self.writer, self.source, self.rows = frame, frame.writer, source, rows
         self.elements = CHUNK // source.nbytes  # of a chunk
         self.depth = DEPTH // source.nbytes
+        self.together = group * self.depth
         self.lines, self.chunks = source.lines(rows), source.chunks(rows)
         self.padded = source.is_padded
         self.panel = self.lines * PANEL if panels and not source.by_depth else 0  # bytes; 0: none
@@ -119,7 +124,7 @@ class OperandTile:
         self.each = threads // self.chunks  # lines that all threads together copy at once
         assert threads % self.chunks == 0 and self.lines % self.each == 0
         assert self.padded or self.each % 8 == 0, "a thread's swizzle must not change"
-        self.first = first
+        self.first, self.thread = first, thread or self.writer.thread()
         self._prepare(base)
 
     @property
@@ -138,9 +143,8 @@ class OperandTile:
 
     def _prepare(self, base: Value) -> None:
         """Compute what does not change from tile to tile."""
-        writer, source = self.writer, self.source
-        thread = writer.thread()
-        self.line, self.chunk = thread // self.chunks, thread % self.chunks
+        source = self.source
+        self.line, self.chunk = self.thread // self.chunks, self.thread % self.chunks
         self.place = self.line * self.pitch + self._column()
         self.base = base
         if source.by_depth:
@@ -189,7 +193,7 @@ class OperandTile:
     def _left(self, start: Value, count: int) -> Value | None:
         """Return the bytes of the chunk at element `start` that are inside of `count`; None for all."""
         writer = self.writer
-        along = self.depth if self.source.by_depth else self.rows  # of a tile
+        along = self.together if self.source.by_depth else self.rows  # of a tile
         if count % self.elements == 0 and count % along == 0:
             return None
         return self._clamped(writer.constant(count) - start, self.elements) * self.source.nbytes
@@ -243,7 +247,7 @@ class OperandTile:
         for k in range(self.lines // self.each):
             pointer = self._pointer(start, k * self.each * down) if k else start
             line = step + self.line + k * self.each
-            inside = writer.inside(line, source.depth[-1], self.depth)
+            inside = writer.inside(line, source.depth[-1], self.together)
             self._chunk(
                 writer.offset(place, k * self.each * self.pitch), pointer, self.left, inside
             )

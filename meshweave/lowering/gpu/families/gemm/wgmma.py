@@ -16,6 +16,13 @@ from meshweave.hints.fast_paths import DETERMINISTIC
 from meshweave.lowering.gpu.facts import Facts
 from meshweave.lowering.gpu.families.gemm.kernel import ProductKernel
 from meshweave.lowering.gpu.families.gemm.tiles import CHUNK, OperandSource, OperandTile, source_of
+from meshweave.lowering.gpu.families.gemm.warpgroup import (
+    GROUP,
+    NBYTES,
+    ROWS,
+    STEP,
+    WarpgroupProducts,
+)
 from meshweave.lowering.gpu.families.products import Contraction
 from meshweave.lowering.gpu.kernel import DeviceKernel, Target
 from meshweave.lowering.gpu.nodes import SMALL
@@ -23,12 +30,8 @@ from meshweave.lowering.nests.rows import KernelUnit
 from meshweave.lowering.writer import Value
 
 FAMILY = "gemm_wgmma"
-GROUPS, GROUP = 2, 128  # warpgroups of a block, and their threads
+GROUPS = 2  # warpgroups of a block
 THREADS = GROUPS * GROUP
-ROWS, STEP = 64, 16  # of C and of depth, that one wgmma takes
-NBYTES = 2
-_SWIZZLED = 1 << 62  # in a descriptor: lines of 128 bytes, chunks of 16 swizzled
-_ATOM = 1024  # bytes of eight such lines
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,7 @@ class _WgmmaKernel(ProductKernel):
         self.stage = self.a.nbytes + self.b.nbytes
         self.pitch = shape.n * 4 + 32  # of a row of sums: the next rows lie in other banks
         self.shared_bytes = max(shape.stages * self.stage, shape.m * self.pitch)
-        kinds = ", ".join(["f32"] * (shape.n // 2))
-        self.sums = f"!llvm.struct<({kinds})>"
+        self.products = WarpgroupProducts(self.writer, product.dtype)
 
     def write(self) -> None:
         """Write the whole kernel."""
@@ -134,7 +136,7 @@ class _WgmmaKernel(ProductKernel):
         zero = [writer.constant(0.0, "f32")] * (self.shape.n // 2)
         zeros = [writer.held(zero) for _ in range(self.down)]
         sums = writer.for_(0, tiles, 1, zeros, lambda k, held: self._step(k, tiles, held))
-        self._wait(0)
+        self.products.wait(0)
         writer.barrier()
         self._keep(sums)
         writer.barrier()
@@ -166,68 +168,33 @@ class _WgmmaKernel(ProductKernel):
         writer.commit_copies()
         stage = self._stage(number)
         sums = self._multiply(stage, sums)
-        self._wait(1)
+        self.products.wait(1)
         return sums
 
     # Products.
 
     def _multiply(self, stage: Value, sums: list[Value]) -> list[Value]:
         """Begin to add the products of the tiles at `stage`."""
-        writer, sums = self.writer, list(sums)
+        writer, products, sums = self.writer, self.products, list(sums)
         rows = self.group * (self.down * ROWS)
-        place = writer.offset(stage, self._row_bytes(self.a, rows))
+        place = writer.offset(stage, products.row_bytes(self.a, rows))
         first = [
-            self._descriptor(self.a, writer.offset(place, self._down_bytes(k)))
+            products.descriptor(self.a, writer.offset(place, self._down_bytes(k)))
             for k in range(self.down)
         ]
-        second = self._descriptor(self.b, writer.offset(stage, self.a.nbytes))
-        writer.add("nvvm.wgmma.fence.aligned")
+        second = products.descriptor(self.b, writer.offset(stage, self.a.nbytes))
+        products.begin()
         for step in range(self.a.depth // STEP):
-            b = second + (self._step_bytes(self.b) * step >> 4)
+            b = self.b, products.at_step(self.b, second, step)
             for k in range(self.down):
-                a = first[k] + (self._step_bytes(self.a) * step >> 4)
-                sums[k] = self._begin(a, b, sums[k])
-        writer.add("nvvm.wgmma.commit.group.sync.aligned")
+                a = self.a, products.at_step(self.a, first[k], step)
+                sums[k] = products.multiply(a, b, sums[k], self.shape.n)
+        products.commit()
         return sums
-
-    def _begin(self, a: Value, b: Value, sums: Value) -> Value:
-        kind = self.product.dtype
-        across = ["row" if self.a.source.by_depth else "col"]
-        across += ["col" if self.b.source.by_depth else "row"]
-        factors = [
-            f"{name}[<{kind}>, #nvvm.wgmma_scale_in<one>, <{order}>]"
-            for name, order in zip("AB", across)
-        ]
-        text = (
-            f"nvvm.wgmma.mma_async {a.name}, {b.name}, {sums.name}, "
-            f"#nvvm.shape<m = {ROWS}, n = {self.shape.n}, k = {STEP}>, "
-            f"D[<f32>, #nvvm.wgmma_scale_out<one>], {', '.join(factors)}"
-        )
-        return self.writer.let(f"{text} : {self.sums} -> {self.sums}", self.sums)
-
-    def _wait(self, pending: int) -> None:
-        """Wait until at most `pending` of this warpgroup's groups of products are under way."""
-        self.writer.add(f"nvvm.wgmma.wait.group.sync.aligned {pending}")
-
-    def _row_bytes(self, tile: OperandTile, rows: Value) -> Value:
-        """Return the bytes from a tile's first row to another, a multiple of 64."""
-        return rows * tile.pitch if tile.source.by_depth else (rows // ROWS) * tile.panel
 
     def _down_bytes(self, number: int) -> int:
         """Return the bytes from a warpgroup's first 64 rows of A to its next ones."""
         return number * (ROWS * self.a.pitch if self.a.source.by_depth else self.a.panel)
-
-    def _step_bytes(self, tile: OperandTile) -> int:
-        """Return the bytes from what one wgmma takes of a tile to what the next one takes."""
-        return STEP * NBYTES if tile.source.by_depth else STEP * tile.pitch
-
-    def _descriptor(self, tile: OperandTile, place: Value) -> Value:
-        """Return how wgmma finds a matrix: address, bytes from panel to panel, bytes from eight lines to the next."""
-        writer = self.writer
-        address = (writer.convert("llvm.ptrtoint", place, "i32") & 0x3FFFF) >> 4
-        apart = tile.panel or CHUNK
-        known = _SWIZZLED | (_ATOM >> 4) << 32 | (apart >> 4) << 16
-        return writer.wide(address) | known
 
     # Results.
 
