@@ -111,13 +111,13 @@ def raw_bytes(values: Values) -> memoryview:
 
 def at(positions: Sequence[Any]) -> Any:
     """Return an index for the product of these ascending positions: slices where all are evenly spaced."""
-    found = [_slice(p) for p in positions]
+    found = [as_slice(p) for p in positions]
     if any(part is None for part in found):
         return np.ix_(*positions)
     return tuple(found) or ...  # NumPy gives a number, no view, for ()
 
 
-def _slice(positions: Any) -> slice | None:
+def as_slice(positions: Any) -> slice | None:
     """Return evenly spaced positions as a slice; None for others."""
     if not len(positions):
         return slice(0, 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.weights.boxes import OpenFile
+from meshweave.runtime.weights.orbax import orbax
 from meshweave.runtime.weights.pytorch import pytorch
 from meshweave.runtime.weights.safetensors import MAX_HEADER, json_object, read_header
 from meshweave.runtime.weights.stored import Stored
@@ -41,10 +42,7 @@ def _all_of(folder: Path) -> dict[str, Stored]:
     """Return the tensors of all files of a folder without an index."""
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     if not files and any((folder / name).exists() for name in ORBAX):
-        raise MeshweaveError(
-            f"{folder}: a checkpoint of Orbax, which its own library reads: load it with orbax.checkpoint, and give "
-            "the tree of arrays to mw.save"
-        )
+        return dict(orbax(folder))
     if not files:
         raise MeshweaveError(f"{folder}: no {INDICES[0]}, and no *.safetensors, is in this folder")
     found: dict[str, Stored] = {}

@@ -15,7 +15,7 @@ from meshweave.runtime.weights.boxes import OpenFile
 from meshweave.runtime.weights.stored import Stored
 
 _MOST = 1 << 16  # bytes of a header
-_NAMES = {numpy_dtype(name): name for name in NUMPY_DTYPES if name not in ("bf16", "index")}
+NAMES = {numpy_dtype(name): name for name in NUMPY_DTYPES if name not in ("bf16", "index")}
 
 
 def npy(path: Path) -> dict[str, Stored]:
@@ -56,9 +56,9 @@ def _array(file: OpenFile, name: str, offset: int, nbytes: int) -> Stored:
     except Exception as error:  # tokenize, ast and others raise their own kinds
         said = " ".join(str(error).split())[:160] or type(error).__name__
         raise MeshweaveError(f"{where}: not a .npy array: {said}") from None
-    if dtype not in _NAMES:
-        raise MeshweaveError(f"{where}: no arrays of dtype {dtype}: {', '.join(_NAMES.values())}")
-    ours = _NAMES[dtype]
+    if dtype not in NAMES:
+        raise MeshweaveError(f"{where}: no arrays of dtype {dtype}: {', '.join(NAMES.values())}")
+    ours = NAMES[dtype]
     right = prod(shape) * numpy_dtype(ours).itemsize
     if any(n < 0 for n in shape) or nbytes - start.tell() != right:
         raise MeshweaveError(

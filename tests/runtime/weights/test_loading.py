@@ -88,14 +88,6 @@ def test_floats_of_8_bits_are_read_as_f16(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.numpy(), value.view(kind).astype(np.float16))
 
 
-def test_checkpoints_of_orbax_say_what_reads_them(tmp_path: Path) -> None:
-    (tmp_path / "manifest.ocdbt").write_bytes(b"")
-    with pytest.raises(
-        MeshweaveError, match=r"of Orbax, .*load it with orbax.checkpoint, and .*mw.save"
-    ):
-        mw.load_safetensors(tmp_path)
-
-
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "i32"])
 def test_partial_layouts_hold_the_value_once(dtype: str, tmp_path: Path) -> None:
     value = np.arange(8, dtype="f4" if dtype == "bf16" else numpy_dtype(dtype))
