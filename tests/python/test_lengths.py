@@ -381,6 +381,19 @@ def test_a_size_of_what_nothing_reads_is_refused() -> None:
         np.testing.assert_array_equal(program(y[:5], array), y[:5])
 
 
+def test_rows_at_a_place_that_is_computed_are_refused_with_what_is_right() -> None:
+    jax = pytest.importorskip("jax")
+    kinds = mw.ShapeDtype((16, 3), "f32"), mw.ShapeDtype((N, 3), "f32"), np.int32(0)
+
+    def put(state: Any, rows: Any, start: Any) -> Any:
+        return jax.lax.dynamic_update_slice(state, rows, (start, 0))
+
+    with pytest.raises(
+        CompileError, match=r"dim of size n, .*: x.at\[places\].set\(rows\) puts rows"
+    ):
+        mw.from_jax(put, *kinds)
+
+
 def test_jax_functions_may_have_such_sizes() -> None:
     jax = pytest.importorskip("jax")
     jnp = jax.numpy

@@ -370,8 +370,10 @@ def _insert(op: ir.Operation, family: Family, ends: Ends) -> None:
         part = _PartOfDim(begin, taken, formula.plus(begin, -1).plus(taken, -1))
         known = static_strides(op)[d] == 1 and offsets[d] != DYNAMIC
         if not known or is_merged(formula) or not part.is_there(family.dims):
-            more = _right_from(family.dims, formula, part.is_there) if known else ""
             right = formula if formula.terms else taken
+            if offsets[d] == DYNAMIC:
+                _refuse(op, right, "x.at[places].set(rows) puts rows at places that are computed")
+            more = _right_from(family.dims, formula, part.is_there) if known else ""
             _refuse(op, right, f"an insertion is into a part that there is for all sizes{more}")
         if taken.terms and part.left != Formula(0):
             bounds[d] = ends.of(begin.plus(taken))
