@@ -7,6 +7,7 @@ import pytest
 
 import meshweave as mw
 from meshweave.api import program as api
+from meshweave.api.compiling.rank_program import passes_with
 from meshweave.errors import CompileError, UsageError
 from meshweave.frontends.python.place import chosen_kernels
 from meshweave.hints.fast_paths import ALL, KERNELS, REFERENCE, Choice, as_choice
@@ -73,8 +74,8 @@ def test_a_kernel_that_is_off_by_default():
     assert off.disabled == (name,) and off.enabled == ()
     assert Choice.of((name,)).enabled == (name,) and REFERENCE not in Choice.of((name,)).disabled
     assert ALL.within(on).allows(name) and not off.within(on).allows(name)
-    (chosen,) = [text for text in api.passes_with(on) if text.startswith("select-kernels")]
-    assert f"enable={name}" in chosen and "enable" not in "".join(api.passes_with(ALL))
+    (chosen,) = [text for text in passes_with(on) if text.startswith("select-kernels")]
+    assert f"enable={name}" in chosen and "enable" not in "".join(passes_with(ALL))
 
 
 @pytest.mark.parametrize("text", ["-flahs", "cublas", "+blass", "-reference"])

@@ -10,6 +10,7 @@ import meshweave as mw
 from benchmarks.placing.programs import Plan, Program
 from meshweave.api.program import Program as Compiled
 from meshweave.api.program import build, reported
+from meshweave.plan.placement.goal import PlacementGoal
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.report import Report
 from meshweave.runtime.engine import engine
@@ -34,9 +35,8 @@ def text_of(program: Program, mesh: str, plan: Plan | None) -> str:
 
 def report(text: str, machine: MachinePrices, auto: bool = True) -> Report:
     """What compiling decides; auto: with what is not said placed, not propagated."""
-    return reported(
-        text, "program", None, "local", verify=False, auto="time" if auto else "", machine=machine
-    )
+    goal = PlacementGoal() if auto else None
+    return reported(text, "program", None, "local", verify=False, auto=goal, machine=machine)
 
 
 @dataclass
@@ -51,9 +51,8 @@ class Runner:
     @staticmethod
     def of(text: str, values: Any, machine: MachinePrices, auto: bool) -> Runner:
         """Compile a program."""
-        made = build(
-            text, name="program", verify=False, layouts="auto" if auto else None, machine=machine
-        )
+        goal = PlacementGoal() if auto else None
+        made = build(text, name="program", verify=False, auto=goal, machine=machine)
         loaded = Compiled(made, engine("local"), name="program")
         mesh = loaded.mesh
         arrays = [

@@ -18,7 +18,7 @@ from meshweave.api.callables.methods import Method
 from meshweave.api.callables.pickles import pickled
 from meshweave.api.callables.told import LOG, MANY, tell
 from meshweave.api.callables.waiting import in_a_thread
-from meshweave.api.donations import Donations, donated_leaves, donated_names
+from meshweave.api.compiling.donations import Donations, donated_leaves, donated_names
 from meshweave.api.lengths.call import LengthsCompiled
 from meshweave.api.lengths.dims import DimsOf, checked_dims, opened
 from meshweave.api.lengths.lowered import LengthsLowered, dims_of, lower_lengths

@@ -26,6 +26,7 @@ from meshweave.targets import Goal
 if TYPE_CHECKING:  # here, for loading a program needs neither
     from meshweave.api.explain import Explanation
     from meshweave.api.program import Program
+    from meshweave.plan.placement.goal import PlacementGoal
     from meshweave.report import Report
     from meshweave.see.page import Page
     from meshweave.see.trace import RankTrace
@@ -66,12 +67,12 @@ class Lowered:
         kernels: Choice | None = None,
         verify: bool = True,
         leaves_of: Callable[[Sequence[Any], dict[str, Any]], list[Any]] = _unknown,
-        auto: str = "",
+        auto: PlacementGoal | None = None,
         peak_bytes: int | str | None = None,
     ) -> None:
         """Hold all this.
 
-        leaves_of: returns the leaves of the arguments of a call. auto: what layouts are chosen for, "": they are not.
+        leaves_of: returns the leaves of the arguments of a call. auto: what layouts are chosen for, None: they are not.
         """
         self.leaves_of, self.auto, self.peak_bytes = leaves_of, auto, peak_bytes
         self.name, self.program, self.specs, self.names = name, program, specs, names
@@ -86,7 +87,7 @@ class Lowered:
         """
         if stage not in STAGES:
             raise UsageError(f'as_text: stage "{stage}": known are {", ".join(STAGES)}')
-        from meshweave.api.program import passes_with
+        from meshweave.api.compiling.rank_program import passes_with
         from meshweave.dialects import context
         from meshweave.dialects.alias import hoist_aliases
         from meshweave.frontends.load import load_module
@@ -132,9 +133,8 @@ class Lowered:
             here=True,
             verify=self.verify,
             names=self.names,
-            layouts="auto" if self.auto else None,
-            objective=self.auto or "time",
             peak_bytes=self.peak_bytes,
+            auto=self.auto,
         )
         return api.Program(bundle, runs_on, name=self.name)
 

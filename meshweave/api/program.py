@@ -6,7 +6,6 @@ program = meshweave.compile("block.mlir", mesh="dp=2, tp=2")
 
 import gc
 import hashlib
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshweave.api.callables.waiting import in_a_thread
-from meshweave.api.donations import Donations, donated_numbers
+from meshweave.api.compiling.donations import Donations, donated_numbers
+from meshweave.api.compiling.rank_program import Progress, RankRecipe, silent, verified
 from meshweave.api.progress import Bar
 from meshweave.bundle import Bundle, Port, numpy_dtype, port_bytes
 from meshweave.cache import cached, found
-from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.files.sources import Source, program_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
 from meshweave.hints.keys import Hint
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.layout import Mesh
-from meshweave.report import OpRow, Reason, Report
+from meshweave.report import Report
 from meshweave.runtime.arrays.array import Array, collect, place, run_arrays
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
@@ -43,70 +42,13 @@ from meshweave.targets import Goal
 
 if TYPE_CHECKING:  # here, for what is read from the disk needs no compiler
     from meshweave.ir.bindings import ir
+    from meshweave.plan.placement.goal import PlacementGoal
     from meshweave.plan.placement.prices import MachinePrices
     from meshweave.see.page import Page
 
-Progress = Callable[[str], None]
-LAST_WHOLE = "outline-repeats"  # the last pass before layouts are chosen
 STAGES = len(GLOBAL_PASSES) + 4  # about how many `progress` is called with
 NONE_DONATED: Mapping[int, str] = MappingProxyType({})
 _SMALL = 1 << 16  # bytes of a program's text
-
-
-def passes_with(
-    kernels: Choice = ALL,
-    passes: Sequence[str] = GLOBAL_PASSES,
-    target: str = "cpu",
-    auto: str = "",
-    explain: bool = False,
-    machine: "MachinePrices | None" = None,
-    share: float = 1.0,
-) -> tuple[str, ...]:
-    """Return the passes for a target, with the kernels that `kernels` disables and enables as options.
-
-    auto: what layouts are placed for, "time" or "bytes"; "": they are propagated. explain: note what other layouts
-    would cost. share: of what is alive between arguments and results, how much a bound on bytes leaves room for.
-    machine: that placement predicts for; None: ranks as threads of one host.
-    """
-    if auto:
-        passes = tuple("dist-place" if name == "dist-propagate" else name for name in passes)
-    options: dict[str, list[str]] = {
-        name: []
-        for name in (
-            "hint-apply",
-            "remake-scores",
-            "hint-budget",
-            "hint-recompute",
-            "select-kernels",
-        )
-    }
-    options["dist-place"] = ["explain=true"] if explain else []
-    objective, _, seconds = auto.partition(" within ")
-    if objective not in ("", "time"):
-        options["dist-place"].append(f"objective={objective}")
-    if seconds:
-        options["dist-place"].append(f"max-seconds={float(seconds)}")
-    if share != 1.0:
-        options["dist-place"].append(f"share={share}")
-    if machine is not None:
-        from meshweave.plan.placement.prices import machine_option
-
-        options["dist-place"].append(machine_option(machine))
-    if kernels.disabled:
-        for name in ("select-kernels", "hint-budget", "hint-recompute", "remake-scores"):
-            options[name].append(f"disable={','.join(kernels.disabled)}")
-    if kernels.enabled:
-        options["select-kernels"].append(f"enable={','.join(kernels.enabled)}")
-    if target != Goal.target:
-        for name, found in options.items():
-            found += [f"target={target}"] if name != "dist-place" else []
-    return tuple(
-        f"{name}{{{' '.join(said)}}}" if (said := options.get(name)) else name for name in passes
-    )
-
-
-def _silent(_: str) -> None:
-    pass
 
 
 def compile(
@@ -159,16 +101,18 @@ def compile(
     >>> y.tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    began = time.perf_counter()
+    began, where = time.perf_counter(), _mesh(mesh)
+    arranged = where is not None and where.ranks_to_arrange is not None
+    auto = aim("auto" if arranged and layouts is None else layouts, objective)
     if current.current() is not None and (target or Goal.target) == Goal.target:
         source = source if isinstance(source, Source) else program_source(source, False)
-        on = _mesh(mesh) or _own_mesh(source)
+        on = where or _own_mesh(source)
         engine = current.engine_of(engine or Goal.engine, on)
     goal = Goal.of(target, engine, chip)
     runs_on = engine_named(goal.engine, timeout=timeout, flight=flight)
     bundle = build(
         source,
-        mesh=mesh,
+        mesh=where,
         engine=goal.engine,
         chip=chip,
         progress=progress,
@@ -176,9 +120,8 @@ def compile(
         here=True,
         verify=verify,
         donate=donate,
-        layouts=layouts,
         peak_bytes=peak_bytes,
-        objective=objective,
+        auto=auto,
     )
     if progress is not None:
         progress("load")
@@ -202,10 +145,9 @@ def build(
     verify: bool = True,
     donate: Donations = (),
     names: Sequence[str] = (),
-    layouts: str | None = None,
     machine: "MachinePrices | None" = None,
     peak_bytes: int | str | None = None,
-    objective: str = "time",
+    auto: "PlacementGoal | None" = None,
 ) -> Bundle:
     """Compile a program to a bundle, without loading it; the arguments are those of `compile`.
 
@@ -213,6 +155,7 @@ def build(
     whole: for a `mesh` of one rank, keep tensors whole where a layout (of sub-axes, with extents listed) does not fit.
     here:  it is to run on this machine: refuse more ranks than it takes, before the work of compiling.
     names: what reports call the arguments.
+    auto:  what layouts are chosen for; None: they are not, unless the axes of the mesh are.
     What an earlier process has compiled is read from the disk (`meshweave.cache`).
     """
     if not isinstance(source, str | os.PathLike | Source):
@@ -220,9 +163,7 @@ def build(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
     where, choice, goal = _mesh(mesh), as_choice(kernels), Goal.of(target, engine, chip)
-    arranged = where is not None and where.ranks_to_arrange is not None
     given = donated_numbers(donate)
-    auto = aim("auto" if arranged and layouts is None else layouts, objective)
     hints = budget_hints(peak_bytes)
     if progress is not None:
         progress("read")
@@ -266,7 +207,7 @@ def reported(
     verify: bool = True,
     donate: Mapping[int, str] = NONE_DONATED,
     names: Sequence[str] = (),
-    auto: str = "",
+    auto: "PlacementGoal | None" = None,
     machine: "MachinePrices | None" = None,
     hints: Sequence[Hint] = (),
 ) -> Report:
@@ -332,7 +273,7 @@ def _built(
     here: bool,
     verify: bool,
     donate: Mapping[int, str],
-    auto: str,
+    auto: "PlacementGoal | None",
     machine: "MachinePrices | None",
     hints: Sequence[Hint],
 ) -> Bundle:
@@ -387,7 +328,7 @@ def lowered(
     name: str,
     mesh: Mesh | None,
     engine: str = "local",
-    progress: Progress = _silent,
+    progress: Progress = silent,
     whole: bool = False,
     strip: bool = False,
     kernels: Choice = ALL,
@@ -396,22 +337,22 @@ def lowered(
     later: bool = False,
     donate: Mapping[int, str] = NONE_DONATED,
     reasons: Sequence[str] | None = None,
-    auto: str = "",
+    auto: "PlacementGoal | None" = None,
     machine: "MachinePrices | None" = None,
     hints: Sequence[Hint] = (),
 ) -> Iterator[tuple[Any, Any]]:
     """Give the module in the local view, with its ledger, and the program before code generation.
 
     strip: remove its hints first. later: leave the checks to `bundle_of`, which makes them beside code generation.
-    reasons: find why tensors move, and call the arguments so there. auto: place it, do not propagate. hints: what holds
-    around all of it. The other arguments are those of `build`.
+    reasons: find why tensors move, and call the arguments so there. auto: place it for this, do not propagate.
+    hints: what holds around all of it. The other arguments are those of `build`.
     """
     from meshweave.dialects import lent_context
     from meshweave.frontends.entry import check_entry
     from meshweave.frontends.load import load_module
     from meshweave.ir.bindings import ir
-    from meshweave.lowering.budget import check_budgets
-    from meshweave.lowering.stages import GLOBAL, lower, stage_of
+    from meshweave.lowering.stages import GLOBAL, stage_of
+    from meshweave.plan.placement.goal import PlacementGoal
     from meshweave.transforms.propagation.donate import mark_donated
     from meshweave.transforms.propagation.interface import forget_interfaces
     from meshweave.transforms.propagation.within_bytes import best_within, is_bounded
@@ -432,7 +373,7 @@ def lowered(
                 named = _axis_names(module)
                 placed = _placed(module, mesh)
                 if placed.ranks_to_arrange is not None:
-                    auto = auto or "time"
+                    auto = auto or PlacementGoal()
                     placed = _arranged(module, placed, named, machine, auto)
                 if here:
                     check_ranks(engine, placed)
@@ -444,41 +385,16 @@ def lowered(
                         f"{name}: {told}: this is one rank's program already: hints are for whole programs"
                     )
 
-            def made(on: "ir.Module", share: float = 1.0) -> Any:
-                certify: Callable[[], Certificate] | None = None
-                found: tuple[Reason, ...] = ()
-                rows: tuple[OpRow, ...] = ()
-                if is_whole:
-                    chosen = passes_with(
-                        kernels,
-                        target=Goal.of(engine=engine).target,
-                        auto=auto,
-                        explain=reasons is not None,
-                        machine=machine,
-                        share=share,
-                    )
-                    passes = ("hint-strip", *chosen) if strip else chosen
-                    certify, found, rows = _cut(on, passes, progress, verify, reasons)
-                certificate = UNCHECKED
-                if certify is not None and not later:
-                    progress("verify")
-                    certificate = certify()
-                progress("lower")
-                try:
-                    program = lower(on, engine, kernels.disabled, verify, later)
-                except MeshweaveError:
-                    if certify is not None and later:
-                        certify()  # a wrong program may be why it cannot be lowered
-                    raise
-                program.certificate, program.certify = certificate, certify if later else None
-                program.reasons, program.whole = found, rows
-                check_budgets(on, program)
-                return program
-
-            if is_whole and auto == "time" and not strip and is_bounded(module):
-                module, program = best_within(module, made, machine)
+            recipe = RankRecipe(
+                *(engine, progress, kernels, verify, later, strip, reasons, machine)
+            )
+            is_timed = auto is not None and not auto.is_bytes
+            if not is_whole:
+                program = recipe.lowered(module)
+            elif is_timed and not strip and is_bounded(module):
+                module, program = best_within(module, recipe.cut_and_lowered, machine)
             else:
-                program = made(module)
+                program = recipe.cut_and_lowered(module, auto)
             yield module, program
 
 
@@ -487,28 +403,19 @@ def budget_hints(peak_bytes: int | str | None) -> tuple[Hint, ...]:
     return () if peak_bytes is None else (Hint.make("peak_bytes", peak_bytes),)
 
 
-def aim(layouts: str | None, objective: str = "time") -> str:
-    """Return what layouts are chosen for, as `layouts` and `objective` ask; "": they are not chosen.
+def aim(layouts: str | None, objective: str = "time") -> "PlacementGoal | None":
+    """Return what layouts are chosen for, as `layouts` and `objective` ask; None: they are not chosen.
 
     Raises UsageError if `layouts` is neither None nor "auto", or the objective is none.
     """
+    from meshweave.plan.placement.goal import PlacementGoal
+
     if layouts not in (None, "auto"):
         raise UsageError(f'layouts={layouts!r:.40}: "auto" or None is right')
-    name, within, seconds = objective.partition(" within ")
-    if name not in ("time", "bytes") or (within and (name == "time" or not _is_positive(seconds))):
-        raise UsageError(
-            f'objective={objective!r:.60}: "time", "bytes" or "bytes within SECONDS" is right'
-        )
-    if layouts is None and objective != "time":
+    goal = PlacementGoal.parse(objective)
+    if layouts is None and goal.is_bytes:
         raise UsageError(f'objective={objective!r:.60} goes with layouts="auto"')
-    return objective if layouts == "auto" else ""
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < math.inf
-    except ValueError:
-        return False
+    return None if layouts is None else goal
 
 
 def _axis_names(module: "ir.Module") -> tuple[str, ...]:
@@ -524,66 +431,16 @@ def _arranged(
     mesh: Mesh,
     names: Sequence[str],
     machine: "MachinePrices | None",
-    objective: str,
+    goal: "PlacementGoal",
 ) -> Mesh:
     """Give a module whose ranks are to be arranged the mesh on which it takes the least predicted time."""
     from meshweave.plan.placement.prices import MachinePrices
-    from meshweave.transforms.propagation.place import PlacementGoal, arrange_ranks
+    from meshweave.transforms.propagation.place import arrange_ranks
 
-    goal = replace(PlacementGoal.parse(objective), share=0.0)  # what fits is found out behind it
-    chosen = arrange_ranks(module, mesh, machine or MachinePrices(), names, goal)
-    _verified(module)
+    residents = replace(goal, share=0.0)  # what fits beside them is found out behind it
+    chosen = arrange_ranks(module, mesh, machine or MachinePrices(), names, residents)
+    verified(module)
     return chosen
-
-
-def _cut(
-    module: "ir.Module",
-    passes: Sequence[str],
-    progress: Progress,
-    verify: bool,
-    names: Sequence[str] | None,
-) -> "tuple[Callable[[], Certificate] | None, tuple[Reason, ...], tuple[OpRow, ...]]":
-    """Make the program of one rank of a module.
-
-    Return what checks it against the module before layouts were chosen; and, where there are `names`, why tensors move,
-    and all ops.
-    """
-    from meshweave.api.verify import certificate
-    from meshweave.pipeline import run_pipeline
-    from meshweave.transforms.base import copied
-
-    first = passes.index(LAST_WHOLE) + 1
-    run_pipeline(module, ",".join(passes[:first]), progress=progress, verify=False)
-    whole = copied(module) if verify else None
-    found: tuple[Reason, ...] = ()
-    rows: tuple[OpRow, ...] = ()
-    if names is None:
-        run_pipeline(module, ",".join(passes[first:]), progress=progress, verify=False)
-    else:
-        found, rows = _run_and_ask(module, passes[first:], progress, names)
-    _verified(module)
-    return None if whole is None else partial(certificate, whole, module), found, rows
-
-
-def _run_and_ask(
-    module: "ir.Module", passes: Sequence[str], progress: Progress, names: Sequence[str]
-) -> "tuple[tuple[Reason, ...], tuple[OpRow, ...]]":
-    """Run the passes that choose layouts and those behind them; return why tensors move, and the ops in between."""
-    from meshweave.pipeline import run_pipeline
-    from meshweave.see.outline import outline
-    from meshweave.see.reasons import find_reasons, note_constraints, note_said
-
-    def run(some: Sequence[str]) -> None:
-        run_pipeline(module, ",".join(some), progress=progress, verify=False)
-
-    chosen, planned = passes.index("dist-insert-redistribute"), passes.index("dist-partition")
-    note_said(module)
-    run(passes[:chosen])
-    note_constraints(module)
-    run(passes[chosen:planned])
-    found, rows = find_reasons(module, names), outline(module)
-    run(passes[planned:])
-    return found, rows
 
 
 def _check_mesh(module: "ir.Module", mesh: Mesh | None) -> None:
@@ -607,17 +464,6 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _verified(module: "ir.Module") -> None:
-    """Verify a module: after a change of the mesh and after all passes, since after each would double their time."""
-    from meshweave.ir.bindings import ir
-    from meshweave.ir.locations import compile_error
-
-    try:
-        module.operation.verify()
-    except ir.MLIRError as error:
-        raise compile_error(error) from None
 
 
 def _mesh(mesh: "str | Mesh | None") -> Mesh | None:
@@ -660,7 +506,7 @@ def _placed(module: "ir.Module", mesh: Mesh | None) -> Mesh:
         axes = ir.StringAttr.get(str(mesh or Mesh()))
         b = OpBuilder(at, ir.Location.unknown())
         b.op("dist.mesh", sym_name=ir.StringAttr.get("mesh"), axes=axes)
-        _verified(module)  # the layouts that it has, against a mesh that nobody has looked at yet
+        verified(module)  # the layouts that it has, against a mesh that nobody has looked at yet
         return mesh or Mesh()
     where = location_text(mesh_op(module))
     if mesh is not None and mesh.ranks_to_arrange is not None:
@@ -675,7 +521,7 @@ def _placed(module: "ir.Module", mesh: Mesh | None) -> Mesh:
             f"the program needs axes {', '.join(own.names)}, the mesh given has none", where
         )
     SpecializeMesh(mesh=str(mesh)).run(module)
-    _verified(module)
+    verified(module)
     return mesh
 
 

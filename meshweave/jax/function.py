@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 import numpy as np
 
 from meshweave.api.jit import CacheInfo
+from meshweave.api.program import aim
 from meshweave.api.signature import fast_key, told_apart
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.frontends.python.place import chosen_kernels
@@ -352,7 +353,7 @@ class JaxFunction:
             Wanted(tuple(shardings), mesh=self._mesh, peak_bytes=self._peak_bytes),
         )
         options = (self._engine, self._timeout, self._verify, began)
-        make = partial(JaxProgram, layouts=self._layouts, objective=self._objective)
+        make = partial(JaxProgram, auto=aim(self._layouts, self._objective))
         made: JaxProgram = _ours(make, jax, traced, *options)
         self._foreign_programs.append(made)
         return made
@@ -401,7 +402,7 @@ class JaxFunction:
         )
         traced = _ours(trace, jax, rest.bound(self._function), args, kwargs, wanted)
         options = (self._engine, self._timeout, self._verify, began)
-        make = partial(JaxProgram, layouts=self._layouts, objective=self._objective)
+        make = partial(JaxProgram, auto=aim(self._layouts, self._objective))
         made: JaxProgram = _ours(make, jax, traced, *options)
         self._misses += 1
         _LOG.info("%s compiled in %.0f ms", self.__name__, 1000 * (time.perf_counter() - began))

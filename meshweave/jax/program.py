@@ -38,6 +38,7 @@ from meshweave.runtime.job.current import engine_of
 if TYPE_CHECKING:  # JAX is optional
     from meshweave.api.explain import Explanation
     from meshweave.jax.placements import MeshLike
+    from meshweave.plan.placement.goal import PlacementGoal
 
 
 def from_jax(
@@ -90,7 +91,7 @@ def from_jax(
         return trace(jax, fn, args, kwargs, Wanted(in_shardings, mesh=mesh, peak_bytes=peak_bytes))
 
     if not dims:
-        make = partial(JaxProgram, layouts=layouts, objective=objective)
+        make = partial(JaxProgram, auto=api.aim(layouts, objective))
         return make(jax, traced({}), engine, timeout, verify, began)
     if layouts is not None:
         raise UsageError(f"from_jax: layouts={layouts!r}: sizes that calls choose cannot be placed")
@@ -132,8 +133,7 @@ class JaxProgram:
         verify: bool,
         began: float,
         lengths: Lengths | None = None,
-        layouts: str | None = None,
-        objective: str = "time",
+        auto: PlacementGoal | None = None,
     ) -> None:
         engine = engine_of(engine, traced.mesh) if traced.mesh is not None else engine
         runs_on = engine_named(engine, timeout=timeout)
@@ -149,8 +149,7 @@ class JaxProgram:
             kernels=kernels,
             here=True,
             verify=verify,
-            layouts=layouts,
-            objective=objective,
+            auto=auto,
         )
         self.program = api.Program(bundle, runs_on, name=traced.name)
         self.mesh = self.program.mesh
@@ -158,7 +157,7 @@ class JaxProgram:
         names = [leaf.name for leaf in kept]
         program = TracedProgram(traced.text, structure, captured=traced.captured)
         described = (traced.name, program, specs, names, self.mesh, engine, kernels, verify)
-        lowered = Lowered(*described, auto=api.aim(layouts, objective))
+        lowered = Lowered(*described, auto=auto)
         seconds = time.perf_counter() - began
         self._shapes: list[Sequence[int | Dim]] = [leaf.shape for leaf in kept]
         self._layouts = [Layout.parse(port.layout) for port in self.program.inputs[: len(kept)]]

@@ -6,7 +6,8 @@ import os
 import sys
 from dataclasses import replace
 
-from meshweave.api.program import Progress, lowered
+from meshweave.api.compiling.rank_program import Progress
+from meshweave.api.program import lowered
 from meshweave.files.whole import write_text
 from meshweave.report import Moment, Report, human_bytes
 from meshweave.targets import CHIP

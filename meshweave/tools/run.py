@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from meshweave.api.compiling.rank_program import Progress
 from meshweave.api.lengths.sized import program_of
 from meshweave.api.lengths.text import BoundedSize, bounded
 from meshweave.api.program import (
     STAGES,
     Program,
-    Progress,
     aim,
     budget_hints,
     build,
@@ -37,6 +37,7 @@ from meshweave.errors import CompileError, MeshweaveError, UsageError
 from meshweave.files.sources import Source, decoded, program_source, separated
 from meshweave.hints.keys import Hint
 from meshweave.layout import Mesh
+from meshweave.plan.placement.goal import PlacementGoal
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.runtime.engine import Engine
 from meshweave.runtime.engine import engine as engine_named
@@ -238,7 +239,7 @@ def _bundle(
         verify=options.verify,
         machine=read_machine(options),
         peak_bytes=next((hint.value for hint in read_hints(options)), None),
-        objective=read_objective(options),
+        auto=read_aim(options),
     )
 
 
@@ -266,22 +267,17 @@ def read_machine(options: argparse.Namespace) -> MachinePrices | None:
     return read_prices(options.profile)
 
 
-def read_objective(options: argparse.Namespace) -> str:
-    """Return what `--mesh auto=N` minimises. Raises UsageError for what is no objective, or chooses nothing."""
-    if options.objective != "time" and not _arranges(options):
+def read_aim(options: argparse.Namespace) -> PlacementGoal | None:
+    """Return what `--mesh auto=N` minimises; None: nothing is chosen. Raises UsageError for what is no objective."""
+    arranges = _arranges(options)
+    if options.objective != "time" and not arranges:
         raise UsageError(
             "--objective goes with --mesh auto=N: nothing else is chosen by predictions"
         )
     try:
-        return aim("auto", options.objective)
+        return aim("auto" if arranges else None, options.objective)
     except UsageError as error:
         raise UsageError(f"--objective: {error.message.partition(': ')[2]}") from None
-
-
-def read_aim(options: argparse.Namespace) -> str:
-    """Return what layouts are chosen for, "" where none are."""
-    objective = read_objective(options)
-    return objective if _arranges(options) else ""
 
 
 def read_mesh(options: argparse.Namespace) -> Mesh | None:

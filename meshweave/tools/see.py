@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from meshweave.api.program import Progress, lowered
+from meshweave.api.compiling.rank_program import Progress
+from meshweave.api.program import lowered
 from meshweave.errors import UsageError
 from meshweave.files.whole import write_text
 from meshweave.layout import Mesh

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from meshweave.api.lengths.call import Lengths
 from meshweave.api.lengths.lowered import at, dims_of, one_of_all
-from meshweave.api.program import budget_hints
+from meshweave.api.program import aim, budget_hints
 from meshweave.errors import UsageError
 from meshweave.frontends.python.dtypes import as_dtype
 from meshweave.frontends.torch.export import OutputLeaf, torch_package
@@ -115,7 +115,7 @@ def from_torch(
     if not dims:
         exported, text, where = at_sizes({})
         described = (exported, text, kind, where, engine, timeout, verify, chosen)
-        return TorchProgram(*described, layouts=layouts, objective=objective)
+        return TorchProgram(*described, auto=aim(layouts, objective))
     if layouts is not None:
         raise UsageError(
             f"from_torch: layouts={layouts!r}: sizes that calls choose cannot be placed"

@@ -21,6 +21,7 @@ from meshweave.frontends.torch.export import Exported
 from meshweave.hints.fast_paths import Choice, as_choice
 from meshweave.layout import Mesh
 from meshweave.layout.lengths import Formula, Sizes
+from meshweave.plan.placement.goal import PlacementGoal
 from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_reentrant_lock
@@ -44,15 +45,13 @@ class TorchProgram:
         timeout: float | None,
         verify: bool,
         kernels: Choice | None = None,
-        layouts: str | None = None,
-        objective: str = "time",
+        auto: PlacementGoal | None = None,
     ) -> None:
         began = time.perf_counter()
         engine = engine_of(engine, mesh)
         runs_on = engine_named(engine, timeout=timeout)
         self.text, self.name = text, name
-        self.kernels, self.verify, self.layouts = kernels, verify, layouts
-        self.objective = objective
+        self.kernels, self.verify, self.auto = kernels, verify, auto
         bundle = api.build(
             text,
             engine=engine,
@@ -60,8 +59,7 @@ class TorchProgram:
             kernels=kernels,
             here=True,
             verify=verify,
-            layouts=layouts,
-            objective=objective,
+            auto=auto,
         )
         self.program = api.Program(bundle, runs_on, name=name)
         self.mesh = mesh if mesh.ranks_to_arrange is None else self.program.mesh
@@ -246,7 +244,7 @@ class TorchProgram:
         kernels = as_choice(self.kernels)
         made = api.lowered(
             *(self.text, self.name, None, self._engine), kernels=kernels, verify=self.verify,
-            auto=api.aim(self.layouts, self.objective),
+            auto=self.auto,
         )  # fmt: skip
         with made as (module, _):
             return read_ledger(module).rows()
@@ -261,7 +259,7 @@ class TorchProgram:
             kernels=as_choice(self.kernels),
             verify=self.verify,
             names=self._exported.names,
-            auto=api.aim(self.layouts, self.objective),
+            auto=self.auto,
         )
         return explanation(title, names, self.program, decided, self.seconds["compile"])
 

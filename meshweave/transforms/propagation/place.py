@@ -11,12 +11,11 @@ the number of ranks is said, `auto=4`, the axes are chosen too: one, or two whos
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, prod
+from math import ceil, prod
 from typing import ClassVar
 
 from meshweave.dialects.dist import TAKES
 from meshweave.dialects.hint import hints_in
-from meshweave.errors import PlanError
 from meshweave.hints.keys import Hint
 from meshweave.hints.ledger import StatedHint
 from meshweave.ir.bindings import ir
@@ -25,6 +24,7 @@ from meshweave.ir.trips import trips
 from meshweave.layout.mesh import Axis, Mesh
 from meshweave.plan.placement.bounded import Bounded, OverLimit, fewest, within
 from meshweave.plan.placement.elimination import Choices, cost_of
+from meshweave.plan.placement.goal import TIME, PlacementGoal
 from meshweave.plan.placement.memory import MemoryLoad
 from meshweave.plan.placement.place import Edges, PlacementProblem, Times, Works
 from meshweave.plan.placement.prices import MachinePrices, machine_of
@@ -71,13 +71,13 @@ class Place(Pass):
     name: ClassVar[str] = "dist-place"
     explain: bool = False
     machine: tuple[float, ...] = ()
-    objective: str = "time"
+    objective: str = TIME
     max_seconds: float = 0.0
     peak_bytes: int = 0
     share: float = 1.0
 
     @property
-    def goal(self) -> "PlacementGoal":
+    def goal(self) -> PlacementGoal:
         """Return what is minimised, within which bound."""
         within = f" within {self.max_seconds}" if self.max_seconds else ""
         goal = PlacementGoal.parse(f"{self.objective}{within}")
@@ -200,7 +200,7 @@ def arrange_ranks(
     mesh: Mesh,
     prices: MachinePrices,
     names: Sequence[str] = (),
-    goal: "PlacementGoal | None" = None,
+    goal: PlacementGoal | None = None,
 ) -> Mesh:
     """Give a module for `auto=N` the axes on which its predicted time is least; of equal ones the first.
 
@@ -244,34 +244,6 @@ def arrangements(ranks: int, names: Sequence[str] = ()) -> list[Mesh]:
         for rest in arrangements(ranks // first, names[1:]):
             found.append(Mesh(Axis(names[0], first), *rest.axes))
     return found
-
-
-@dataclass(frozen=True)
-class PlacementGoal:
-    """Say what is minimised: predicted seconds, or the bytes of a rank, `is_bytes`.
-
-    limit: on bytes; 0: what the program says. seconds: a limit on those where bytes are minimised.
-    share: of the bytes between arguments and results that count.
-    """
-
-    is_bytes: bool = False
-    limit: int = 0
-    seconds: float = inf
-    share: float = 1.0
-
-    @staticmethod
-    def parse(objective: str) -> "PlacementGoal":
-        """Read an objective. Raises PlanError for what is none."""
-        name, _, seconds = objective.partition(" within ")
-        try:
-            limit = float(seconds) if seconds else inf
-        except ValueError:
-            limit = 0.0
-        if name not in ("time", "bytes") or limit <= 0 or (name == "time" and seconds):
-            raise PlanError(
-                f'objective "{objective:.60}": "time", "bytes" or "bytes within SECONDS" is right'
-            )
-        return PlacementGoal(name == "bytes", seconds=limit)
 
 
 @dataclass(frozen=True)

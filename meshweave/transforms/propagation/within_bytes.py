@@ -16,6 +16,7 @@ from typing import Any
 from meshweave.dialects.again import AGAIN
 from meshweave.errors import CompileError, MeshweaveError
 from meshweave.ir.bindings import ir
+from meshweave.plan.placement.goal import PlacementGoal
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.transforms.base import copied, mesh_of_module, walk
 from meshweave.transforms.propagation.place import PLACEMENT, whole_budget
@@ -44,13 +45,13 @@ class _Attempt:
 
 def best_within(
     module: ir.Module,
-    make: Callable[[ir.Module, float], Any],
+    make: Callable[[ir.Module, PlacementGoal], Any],
     machine: MachinePrices | None,
 ) -> tuple[ir.Module, Any]:
     """Return the module and what `make` returned for the placement that takes the least predicted time.
 
-    make: places a module in place, leaving room for a share of the bytes in between, and lowers it. Raises what it
-    raises for the last share where none is within the bound.
+    make: places a module for a goal, which leaves room for a share of the bytes in between, and lowers it. Raises what
+    it raises for the last share where none is within the bound.
     """
     found: list[_Attempt] = []
     failed: MeshweaveError | None = None
@@ -58,7 +59,7 @@ def best_within(
     for share in SHARES:
         trial = copied(module)
         try:
-            made = make(trial, share)
+            made = make(trial, PlacementGoal(share=share))
         except CompileError as error:
             is_placed = PLACEMENT in trial.operation.attributes
             if not is_placed and not share:
