@@ -14,7 +14,7 @@ import pytest
 import meshweave as mw
 from meshweave.runtime.mpi.engine import MpiEngine, _on_this_host
 from meshweave.runtime.processes import launcher
-from meshweave.runtime.processes.launch import descendants, own_launcher
+from meshweave.runtime.processes.launch import descendants, forking_launcher, own_launcher
 from meshweave.runtime.processes.launcher import reply, serve
 
 
@@ -118,3 +118,27 @@ def test_a_rank_that_fails_ends_the_others_and_is_named() -> None:
     assert (ended.returncode, ended.stdout) == (1, "rank 1: EXIT STRING: Killed (signal 9)\n")
     job = {"command": [sys.executable, "-c", ""], "ranks": [{}] * 2, "pmi": False}
     assert subprocess.run([*command[:4], json.dumps(job)], timeout=30).returncode == 0
+
+
+TELLS = "print(path, os.environ['R'], loaded == os.getppid(), os.getsid(0) == os.getpid())"
+FAILS = "os.environ['R'] == '1' and 1 / 0; time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("does", "status", "said"),
+    [
+        (TELLS, 0, ["/s 0 True True", "/s 1 True True"]),
+        (FAILS, 1, ["rank 1: EXIT STRING: status 1"]),
+    ],
+)
+def test_ranks_that_are_copies_share_what_is_imported_alone(
+    tmp_path: Path, does: str, status: int, said: list[str]
+) -> None:
+    text = f"import os, time\nloaded = os.getpid()\ndef main(path):\n    {does}\n"
+    (tmp_path / "ranked.py").write_text(text)
+    made = forking_launcher("ranked", lambda rank, nranks: {"R": str(rank)}, pmi=False)
+    ended = subprocess.run(
+        made.command(2, "/s"), capture_output=True, text=True, timeout=60, cwd=tmp_path, env=made.environment(2)
+    )  # fmt: skip
+    assert (ended.returncode, sorted(ended.stdout.splitlines())) == (status, said)
+    assert ("ZeroDivisionError" in ended.stderr) == bool(status)

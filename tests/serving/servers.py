@@ -49,8 +49,8 @@ class Served:
 
     def workers(self) -> list[int]:
         """Return the processes of ranks of engine mpi."""
-        below = descendants(self.process.pid)
-        return [p for p in below if "mpi.worker" in _command(p) and "launcher" not in _command(p)]
+        started = [p for p in descendants(self.process.pid) if "processes.launcher" in _command(p)]
+        return sorted({rank for each in started for rank in descendants(each)})
 
 
 def _command(process: int) -> str:

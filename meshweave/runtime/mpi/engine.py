@@ -20,7 +20,7 @@ from meshweave.runtime.memory import Values
 from meshweave.runtime.mpi.inside import InsideProgram
 from meshweave.runtime.mpi.window import wanted
 from meshweave.runtime.processes.engine import ProcessEngine
-from meshweave.runtime.processes.launch import Launcher, environment, own_launcher
+from meshweave.runtime.processes.launch import Launcher, environment, forking_launcher
 
 _LOCAL = {"UCX_TLS": "self,sm", "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"}
 
@@ -43,12 +43,11 @@ def _is_mpich(path: str) -> bool:
     return b"HYDRA" in said.stdout
 
 
-def _command(path: str) -> list[str]:
-    return ["-m", "mpi4py", "-m", "meshweave.runtime.mpi.worker", path]
+_WORKER = "meshweave.runtime.mpi.worker"
 
 
 def _mpiexec_command(nranks: int, path: str) -> list[str]:
-    return [mpiexec(), "-n", str(nranks), sys.executable, *_command(path)]
+    return [mpiexec(), "-n", str(nranks), sys.executable, "-m", "mpi4py", "-m", _WORKER, path]
 
 
 def _on_this_host(rank: int, nranks: int) -> dict[str, str]:
@@ -79,7 +78,7 @@ class MpiEngine(ProcessEngine):
     def launcher(self) -> Launcher:
         """Return our own launcher where the MPI is MPICH, else `mpiexec`."""
         if _is_mpich(mpiexec()):
-            return own_launcher(_command, _on_this_host, pmi=True)
+            return forking_launcher(_WORKER, _on_this_host, pmi=True)
         return Launcher("mpiexec", _mpiexec_command, environment)
 
     def loading(self) -> AbstractContextManager[dict[str, object]]:

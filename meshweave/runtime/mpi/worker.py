@@ -1,4 +1,4 @@
-"""Run a rank that the launcher has started: `python -m mpi4py -m meshweave.runtime.mpi.worker SOCKET`."""
+"""Run a rank that a launcher has started: ours by a fork, `mpiexec` by `python -m mpi4py -m` and this module."""
 
 from __future__ import annotations
 

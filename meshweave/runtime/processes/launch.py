@@ -313,18 +313,36 @@ class _Job:
 def own_launcher(
     command: Callable[[str], list[str]], more: Callable[[int, int], dict[str, str]], *, pmi: bool
 ) -> Launcher:
-    """Return our own launcher (launcher.py).
+    """Return our own launcher (launcher.py), for ranks that are a command.
 
     command: of a rank, which connects to a socket's path. more: what the environment of a rank, of so many, has
     besides. pmi: ranks speak PMI.
     """
 
     def started(nranks: int, path: str) -> list[str]:
-        ranks = [more(rank, nranks) for rank in range(nranks)]
-        job = {"command": [sys.executable, *command(path)], "ranks": ranks, "pmi": pmi}
+        job = {"command": [sys.executable, *command(path)], **_ranks(more, nranks, pmi)}
         return [sys.executable, "-I", "-S", launcher.__file__, json.dumps(job)]
 
     return Launcher("launcher", started, environment)
+
+
+def forking_launcher(
+    module: str, more: Callable[[int, int], dict[str, str]], *, pmi: bool
+) -> Launcher:
+    """Return our own launcher for ranks that are copies of it: each calls the `main` of a module with a socket's path.
+
+    The module must start no thread when it is imported, and must not load MPI. more, pmi: as for `own_launcher`.
+    """
+
+    def started(nranks: int, path: str) -> list[str]:
+        job = {"module": module, "arguments": [path], **_ranks(more, nranks, pmi)}
+        return [sys.executable, "-m", launcher.__name__, json.dumps(job)]
+
+    return Launcher("launcher", started, environment)
+
+
+def _ranks(more: Callable[[int, int], dict[str, str]], nranks: int, pmi: bool) -> dict[str, object]:
+    return {"ranks": [more(rank, nranks) for rank in range(nranks)], "pmi": pmi}
 
 
 def environment(nranks: int) -> dict[str, str]:

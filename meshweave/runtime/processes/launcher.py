@@ -1,8 +1,9 @@
 """Start the ranks of a job on this host, with no socket that anyone could connect to.
 
-The file is run by its path, on the standard library alone, so that it starts at once. Its argument is a job in JSON:
-`command`, what is added to the environment of each rank, and whether they speak PMI. When a rank fails it writes how,
-and ends the others.
+Its argument is a job in JSON: what the ranks do, what is added to the environment of each, and whether they speak PMI.
+When a rank fails it writes how, and ends the others. For ranks that are a `command` the file is run by its path, on the
+standard library alone, so that it starts at once. Ranks that are the `main` of a `module` are copies of this process,
+which has imported it: NumPy is loaded once, not by each. MPI must not be: each rank starts it for itself.
 
 PMI (its wire protocol of version 1, which ranks of MPICH speak) is how MPI processes find each other: each has a link
 to its launcher, on which it puts and gets values and meets all others.
@@ -11,16 +12,19 @@ to its launcher, on which it puts and gets values and meets all others.
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
 import json
 import os
 import re
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import threading
-from typing import Any
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 _PARENT_DEATH_SIGNAL = 1  # prctl
 _GRACE = (
@@ -88,20 +92,21 @@ def serve(links: list[socket.socket]) -> None:
                     waiting = []
 
 
-def start(job: dict[str, Any]) -> list[subprocess.Popen[bytes]]:
-    """Start all ranks, and serve them PMI where they speak it."""
+def start(job: dict[str, Any]) -> dict[int, int]:
+    """Start all ranks, and serve them PMI where they speak it; return the rank of each process."""
     links = [socket.socketpair() for _ in job["ranks"]] if job["pmi"] else []
-    ranks = []
+    begin, ranks = _beginning(job), {}
     for rank, more in enumerate(job["ranks"]):
-        names, files = dict(more), [link.fileno() for _, link in links[rank : rank + 1]]
-        if files:
-            names |= {"PMI_FD": files[0], "PMI_RANK": rank, "PMI_SIZE": len(links)}
-        environment = os.environ | {name: str(value) for name, value in names.items()}
-        # A session of its own: the system shares processors between sessions first.
-        process = subprocess.Popen(
-            job["command"], env=environment, pass_fds=files, start_new_session=True
-        )
-        ranks.append(process)
+        names, own = {name: str(value) for name, value in more.items()}, None
+        if links:
+            own = links[rank][1]
+            names |= {
+                "PMI_FD": str(own.fileno()), "PMI_RANK": str(rank), "PMI_SIZE": str(len(links)),
+            }  # fmt: skip
+        pid = os.fork()
+        if not pid:
+            _become(names, own, [end for pair in links for end in pair if end is not own], begin)
+        ranks[pid] = rank
     for _, link in links:
         link.close()
     if links:
@@ -109,24 +114,52 @@ def start(job: dict[str, Any]) -> list[subprocess.Popen[bytes]]:
     return ranks
 
 
+def _beginning(job: dict[str, Any]) -> Callable[[], object]:
+    """Return what makes a process a rank: a command, or the `main` of a module, which is imported once for all."""
+    if "command" in job:
+        return lambda: os.execve(job["command"][0], job["command"], os.environ)
+    main = importlib.import_module(job["module"]).main
+    gc.freeze()
+    return lambda: main(*job["arguments"])
+
+
+def _become(
+    names: dict[str, str],
+    own: socket.socket | None,
+    others: list[socket.socket],
+    begin: Callable[[], object],
+) -> NoReturn:
+    """Make this process, a copy of the launcher, a rank. names: its environment. own: its link, of all links."""
+    try:
+        os.setsid()  # the system shares processors between sessions first
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for link in others:
+            link.close()
+        if own is not None:
+            own.set_inheritable(True)
+        os.environ.update(names)
+        begin()
+    except BaseException:  # at once: leaving MPI would wait for the other ranks
+        traceback.print_exc()
+        os._exit(1)
+    sys.exit(0)
+
+
 def main(job: dict[str, Any]) -> int:
     """Start the ranks and wait for them; return 0 when all have ended well."""
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
     end_with_parent(signal.SIGTERM)
     ranks = start(job)
-    waiting = {process.pid: process for process in ranks}
+    waiting = set(ranks)
     while waiting:
         pid, status = os.wait()
-        process = waiting.pop(pid, None)
-        if process is None:
-            continue
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if how := how_ended(process.returncode):
-            print(f"rank {ranks.index(process)}: EXIT STRING: {how}", flush=True)
-            for other in waiting.values():
-                other.kill()
-            for other in waiting.values():
-                other.wait()
+        waiting.discard(pid)
+        if how := how_ended(os.waitstatus_to_exitcode(status)):
+            print(f"rank {ranks[pid]}: EXIT STRING: {how}", flush=True)
+            for other in waiting:
+                os.kill(other, signal.SIGKILL)
+            for other in waiting:
+                os.waitpid(other, 0)
             return 1
     return 0
 
