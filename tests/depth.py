@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 DEEP = os.environ.get("MESHWEAVE_TESTS") == "deep"
 FEWER = 3  # `make test` tries so many times fewer cases than tests name: it is to take ten minutes on two cores
+
+Value = TypeVar("Value")
 
 deep = pytest.mark.deep
 """A test that takes long beside others of its kind, which stay."""
@@ -24,6 +26,11 @@ def examples(count: int) -> int:
 def sampled(every: int) -> pytest.MarkDecorator:
     """Mark a test whose cases take long together: of `every` times FEWER of them a run takes one, the first."""
     return pytest.mark.sampled(every * FEWER)
+
+
+def thinned(values: Iterable[Value], every: int) -> list[Value]:
+    """Return those of the alike values of one test that a run tries: all, or each `every`-th, from the first on."""
+    return list(values)[:: 1 if DEEP else every]
 
 
 def some(values: Iterable[Any], every: int) -> list[Any]:

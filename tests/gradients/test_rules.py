@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import DEEP, sampled, some
+from depth import sampled, some, thinned
 
 import meshweave as mw
 from meshweave.frontends.python import extras, functions, nn, place, random, tape
@@ -53,7 +53,7 @@ def compare(
 
     `make test` takes each `part`-th, from the first on.
     """
-    cases = cases if DEEP else dict(list(cases.items())[::part])
+    cases = dict(thinned(cases.items(), part))
 
     def pulled(vjp: Any, side: int, given: Any) -> Any:
         return {n: _pulled(vjp, case[side], *given[n]) for n, case in cases.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import sampled, some
 
 import meshweave as mw
 
@@ -70,7 +70,7 @@ def check(
     np.testing.assert_allclose(made, wanted, rtol=3e-5, atol=3e-5)
 
 
-@pytest.mark.parametrize("name", SAME.split())
+@pytest.mark.parametrize("name", some(SAME.split(), 3))
 def test_functions_of_one_number(name: str) -> None:
     check(lambda a: getattr(mw, name)(a), getattr(np, name), Z)
 

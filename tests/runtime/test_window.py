@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 import pytest
-from depth import DEEP, sampled, some
+from depth import sampled, some, thinned
 from lowering.harness import compile_text
 from runtime.programs import CallOf, on_rank, program, started
 
@@ -240,7 +240,7 @@ def inside(tmp_path, bundles, ranks=RANKS, **environment):
 
 @pytest.mark.parametrize("staging", some([BYTES, 0, 16 * AT], 3))
 def test_memory_of_the_user_goes_through_the_staging_or_the_library(tmp_path, staging):
-    cases = [(op, where) for op in OPS for where in WHERES][:: 1 if DEEP else 3]
+    cases = thinned([(op, where) for op in OPS for where in WHERES], 3)
     found = inside(tmp_path, [placed(op, where, staging) for op, where in cases])
     for rank, row in enumerate(found):
         for (op, where), (shared, values) in zip(cases, row, strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some
+from depth import examples, some
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering.gpu.examples import MESH, arguments, expected, text_of
@@ -101,7 +101,7 @@ def test_every_family_is_a_kernel_with_its_class_of_numerics() -> None:
     assert seen == {*OURS, "gemm_tf32", "plain", "spare"}
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sets(st.sampled_from(("cublaslt", *OURS)), min_size=1), st.sampled_from("arc"))
 def test_what_is_off_computes_nothing(off: set[str], how: str) -> None:
     """Off for a region, by an argument, or by a context around the call."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import DEEP, some
+from depth import DEEP, some, thinned
 
 pytest.importorskip("llvmlite")
 
@@ -332,7 +332,7 @@ def resources(chip: str, names: Iterable[str] = LARGE) -> dict[str, dict[str, in
 def test_registers_shared_memory_and_opcodes(chip):
     pytest.importorskip("nvidia")
     table = json.loads(TABLE.read_text())[chip]
-    for name, found in resources(chip, table).items():
+    for name, found in resources(chip, thinned(table, 3)).items():
         wanted = table[name]
         assert found["spilled"] <= wanted["spilled"], (name, found)
         assert found["registers"] <= wanted["registers"] + MORE_REGISTERS, (name, found)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some
+from depth import some, thinned
 
 pytest.importorskip("llvmlite")
 
@@ -105,7 +105,7 @@ def given(name: str) -> list[np.ndarray]:
     return [stored(x, dtype) for x in case.arguments(dtype)]
 
 
-@pytest.mark.parametrize("name", some(CASES, 4))
+@pytest.mark.parametrize("name", some(CASES, 8))
 def test_gradients_are_those_of_float64(name):
     (case, dtype), run = CASES[name], made(name)
     assert run.families.count("flash") >= 6, run.families
@@ -181,7 +181,7 @@ def test_every_barrier_and_every_wait_is_needed():
         lines = module.ptx.split("\n")
         places = [k for k, line in enumerate(lines) if line.strip().startswith(SYNCHRONISES)]
         missed = []
-        for place in places:
+        for place in thinned(places, 4):
             without = DeviceModule(module.chip, "\n".join(lines[:place] + lines[place + 1 :]))
             pair = [without if module is each else each for each in (left, right)]
             run.modules = [*others, *pair]
@@ -204,6 +204,7 @@ def resources(chip: str, width: int) -> list[dict[str, int]]:
     """Of the kernels of a backward: the maximum, the sum, the sum of gradients; those of values, keys and queries."""
     run = DeviceRun(training(32, 2048, width), Target(chip), passes=PASSES)
     kernels = [kernel for kernel in run.kernels if kernel.family == "flash"]
+    kernels = thinned(kernels, 2)
     found = []
     for kernel, module in zip(kernels, compiled(kernels, chip, assemble=False), strict=True):
         cubin, taken_by = machine_code.assembled(module)
@@ -224,7 +225,7 @@ def resources(chip: str, width: int) -> list[dict[str, int]]:
 def test_registers_shared_memory_and_opcodes(place):
     pytest.importorskip("nvidia")
     chip, width = place.split()
-    table = json.loads(TABLE.read_text())[place]
+    table = thinned(json.loads(TABLE.read_text())[place], 2)
     for found, wanted in zip(resources(chip, int(width)), table, strict=True):
         assert found["spilled"] == 0, found
         assert found["registers"] <= wanted["registers"] + MORE_REGISTERS, (found, wanted)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import deep, sampled
 from lowering.harness import run_text as run_on_cpu
 
 pytest.importorskip("llvmlite")
@@ -195,7 +195,9 @@ def test_maps_of_the_same_elements_hand_over_in_registers(shape):
 
 
 @pytest.mark.parametrize(
-    "target", [Target(), Target(disabled=SPECIAL - {"rows"})], ids=["chosen", "rows"]
+    "target",
+    [Target(), pytest.param(Target(disabled=SPECIAL - {"rows"}), marks=deep)],
+    ids=["chosen", "rows"],
 )
 def test_maps_in_place_of_what_an_earlier_kernel_left(target):
     """A chain too long for one kernel: the next one begins with a map that writes where it reads."""
