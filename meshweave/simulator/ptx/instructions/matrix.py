@@ -24,6 +24,7 @@ from meshweave.simulator.ptx.spaces import SPACES
 
 
 def operand_registers(instruction: Instruction, scope: Scope, number: int, kind: str) -> list[int]:
+    """Return the slots of an operand's registers: of each part of a vector, or of the one that it is."""
     operand = instruction.operands[number]
     parts = operand.parts if isinstance(operand, Vector) else (operand,)
     return [scope.slot_of(instruction, part, kind) for part in parts]
