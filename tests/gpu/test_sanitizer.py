@@ -25,14 +25,27 @@ NOT_OURS = ["--kernel-name-exclude", "kernel_substring=nccl"]
 """NCCL's kernels meet in part of a block. initcheck looks at them, too: it has to see what they write for ours."""
 
 
+OF_TENSOR_CORES = ("attention", "product")
+LOOKED_AT = [
+    *(pytest.param(case, "f32", id=case.name) for case in (*KERNELS.values(), RANKS["cyclic"])),
+    *(
+        pytest.param(case, "bf16", id=f"{case.name}-bf16")
+        for case in KERNELS.values()
+        if case.name.startswith(OF_TENSOR_CORES)
+    ),
+]
+
+
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck", "initcheck"])
-@pytest.mark.parametrize("case", [*KERNELS.values(), RANKS["cyclic"]], ids=lambda c: c.name)
-def test_the_sanitizer_is_content(case, tool: str, bundle_of, runs_on, tmp_path) -> None:
+@pytest.mark.parametrize(("case", "dtype"), LOOKED_AT)
+def test_the_sanitizer_is_content(
+    case, dtype: str, tool: str, bundle_of, runs_on, tmp_path
+) -> None:
     if runs_on != "nccl":
         pytest.skip("there is no device to look at")
     if SANITIZER is None:
         pytest.skip("compute-sanitizer is not installed")
-    bundle, path = bundle_of(case, "f32"), tmp_path / "p.mwb"
+    bundle, path = bundle_of(case, dtype), tmp_path / "p.mwb"
     bundle.write(path)
     ranks = math.prod(int(size.split("=")[1]) for size in bundle.manifest.mesh.split(","))
     left_out = [] if tool == "initcheck" else NOT_OURS
