@@ -115,7 +115,13 @@ def layers_placed() -> None:
         free = re.sub(r" \{sdy\.sharding = #sdy\.sharding<@mesh, \[[^\]]*\]>\}", "", text)
         for mesh in ("dp=2, tp=2", "dp=4, tp=2", "dp=256, tp=256")[: 3 if layers == 48 else 2]:
             first, again, gap = pass_seconds(free, mesh)
-            shown.add_row(f"{layers}", mesh, milliseconds(first), milliseconds(again), f"{gap}")
+            shown.add_row(f"{layers}", mesh, milliseconds(first), milliseconds(again), f"{gap:.4f}")
+    step = next(program for program in programs(HERE) if program.name == "train")
+    for mesh in ("dp=2, tp=2", "dp=4, tp=2", "dp=2, tp=2, pp=2"):
+        first, again, gap = pass_seconds(measured.text_of(step, mesh, None), mesh)
+        shown.add_row(
+            "2, a training step", mesh, milliseconds(first), milliseconds(again), f"{gap:.4f}"
+        )
     show(shown)
 
 

@@ -25,9 +25,9 @@ from meshweave.ir.bindings import ir
 from meshweave.layout import Mesh
 from meshweave.layout.mesh import Link
 from meshweave.plan.cost import Profile
-from meshweave.plan.placement.elimination import Choices, CostTerm, cost_of
 from meshweave.plan.placement.place import PlacementProblem
 from meshweave.plan.placement.prices import MachinePrices, machine_of, rates_of
+from meshweave.plan.placement.terms import Choices, CostTerm, cost_of
 from meshweave.see import profile
 from meshweave.transforms.base import set_mesh
 from meshweave.transforms.propagation.interface import open_interfaces

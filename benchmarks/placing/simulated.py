@@ -13,8 +13,8 @@ from meshweave.layout import Mesh
 from meshweave.layout.mesh import Link
 from meshweave.pipeline import run_pipeline
 from meshweave.plan.cost import Profile
-from meshweave.plan.placement.elimination import cost_of
 from meshweave.plan.placement.prices import MachinePrices
+from meshweave.plan.placement.terms import cost_of
 from meshweave.transforms.propagation.interface import open_interfaces
 from meshweave.transforms.propagation.place import placed
 

@@ -15,14 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
-from meshweave.plan.placement.elimination import (
-    MOST_ENTRIES,
-    Choices,
-    CostTerm,
-    Numbers,
-    cost_of,
-    minimise,
-)
+from meshweave.plan.placement.minimise import MOST_ENTRIES, minimise
+from meshweave.plan.placement.terms import Choices, CostTerm, Numbers, cost_of
 
 FORBIDDEN = 1e9
 """Seconds that stand for never."""

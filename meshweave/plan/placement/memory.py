@@ -13,8 +13,8 @@ import numpy as np
 
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.plan.placement.elimination import CostTerm, Numbers
 from meshweave.plan.placement.place import PlacementProblem
+from meshweave.plan.placement.terms import CostTerm, Numbers
 
 
 @dataclass(frozen=True)

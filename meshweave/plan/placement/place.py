@@ -15,15 +15,16 @@ from meshweave.layout.factors import Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.placement.bounded import FORBIDDEN
-from meshweave.plan.placement.elimination import Choices, CostTerm, Numbers, minimise
+from meshweave.plan.placement.minimise import minimise
 from meshweave.plan.placement.prices import MachinePrices, OpWork, planned_for
 from meshweave.plan.placement.runs import OpRun, RuleRuns
+from meshweave.plan.placement.terms import Choices, CostTerm, Numbers
 from meshweave.plan.propagation.arrange import StatedLayout
 from meshweave.plan.propagation.propagate import (
     Decision,
     Graph,
     Spec,
-    bytes_missing,
+    dim_parts,
     run_decision,
 )
 from meshweave.plan.redistribute import plan_redistribute
@@ -265,15 +266,17 @@ class PlacementProblem:
             self.prices.moves([a], [b], self.mesh, rule.nbytes[t])[0, 0]
             for a, b in zip(layouts, plain)
         ]
-        runs = [tuple(end.axes_of(d) for d in range(end.ndim)) for end in ends]
-        rows = [
-            [
-                self.prices.window(bytes_missing(rule, t, layout.block_axes(), run, self._axes))
-                for run in runs
-            ]
-            for layout in plain
-        ]
-        found: Numbers = np.array(before)[:, None] + np.array(rows)
+        wanted, held = np.ones((len(layouts), len(ends))), np.ones((len(layouts), len(ends)))
+        for dim in range(plain[0].ndim):
+            rows, columns = ([x.axes_of(dim) for x in side] for side in (plain, ends))
+            some, others = list(dict.fromkeys(rows)), list(dict.fromkeys(columns))
+            parts = np.array(
+                [[dim_parts(rule, t, dim, a, b, self._axes) for b in others] for a in some]
+            )
+            at = np.ix_([some.index(a) for a in rows], [others.index(b) for b in columns])
+            wanted, held = wanted * parts[at][..., 0], held * parts[at][..., 1]
+        missing = rule.nbytes[t] * wanted * (1.0 - held)
+        found: Numbers = np.array(before)[:, None] + self.prices.window(missing)
         return found
 
     def _interfaces(self) -> list[CostTerm]:

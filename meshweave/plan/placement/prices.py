@@ -17,8 +17,8 @@ from meshweave.layout.factors import FOUND, PLACED, Axes, Rule, pieces
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Axis, Link, Mesh
 from meshweave.plan.cost import SHARED_MEMORY, Profile, link_of, local_seconds, seconds
-from meshweave.plan.placement.elimination import Numbers
 from meshweave.plan.placement.runs import RuleRuns
+from meshweave.plan.placement.terms import Numbers
 from meshweave.plan.redistribute import plan_redistribute
 
 MOST_SEARCHED = 2
@@ -132,12 +132,11 @@ class MachinePrices:
         once, each = _rates(mesh, self.profile, get_ident()).between(sources, targets)
         return once + each * nbytes
 
-    def window(self, nbytes: float) -> float:
-        """Return the seconds of one exchange with neighbours that brings so many bytes."""
+    def window(self, nbytes: Numbers) -> Numbers:
+        """Return the seconds of exchanges with neighbours that bring so many bytes."""
         profile = self.profile
-        if not nbytes:
-            return 0.0
-        return profile.launch + profile.link.alpha + nbytes * profile.link.beta
+        once = profile.launch + profile.link.alpha
+        return np.where(nbytes, once + nbytes * profile.link.beta, 0.0)
 
 
 def _sizes(mesh: Mesh) -> dict[str, int]:

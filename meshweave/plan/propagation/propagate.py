@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import product
+from math import prod
 from typing import Protocol
 
 from meshweave.layout.factors import (
@@ -475,20 +476,22 @@ def bytes_missing(
     rule: Rule, tensor: int, have: tuple[Axes, ...], run: tuple[Axes, ...], sizes: dict[str, int]
 ) -> float:
     """Return the bytes missing on a rank that holds `have` of an operand and runs on `run`."""
-    nbytes, extents = rule.nbytes[tensor], rule.sizes[tensor]
+    parts = [dim_parts(rule, tensor, d, *axes, sizes) for d, axes in enumerate(zip(have, run))]
+    wanted, held = prod([part[0] for part in parts]), prod([part[1] for part in parts])
+    return rule.nbytes[tensor] * wanted * (1.0 - held)
+
+
+def dim_parts(
+    rule: Rule, tensor: int, dim: int, have: Axes, run: Axes, sizes: dict[str, int]
+) -> tuple[float, float]:
+    """Return the part of a dim of an operand that a rank reads, and the part of that which it holds."""
+    extents = rule.sizes[tensor]
     assert extents is not None
-    mine = {d: window for t, d, window in rule.windows if t == tensor and (have[d] or run[d])}
-    if not mine:
-        return _gathered(have, run, nbytes, sizes)
-    others = [d for d in range(len(run)) if d not in mine]
-    rest = [tuple(row[d] for d in others) for row in (have, run)]
-    wanted = 1.0 / pieces([a for axes in rest[1] for a in axes], sizes)
-    held = 1.0 - _gathered(rest[0], rest[1], 1, sizes) / wanted
-    for d, window in mine.items():
-        places = _window_size(rule, tensor, d)
-        want, hold = _seen(window, places, extents[d], have[d], run[d], sizes)
-        wanted, held = wanted * want, held * hold
-    return nbytes * wanted * (1.0 - held)
+    windows = [window for t, d, window in rule.windows if (t, d) == (tensor, dim)]
+    if windows and (have or run):
+        places = _window_size(rule, tensor, dim)
+        return _seen(windows[-1], places, extents[dim], have, run, sizes)
+    return 1.0 / pieces(run, sizes), _held(have, run, sizes)
 
 
 def _window_size(rule: Rule, tensor: int, dim: int) -> int:
@@ -522,15 +525,16 @@ def _gathered(
     have: tuple[Axes, ...], want: tuple[Axes, ...], nbytes: int, sizes: dict[str, int]
 ) -> float:
     """Return the bytes missing on a rank that holds `have` and needs `want`: those cut beyond common beginnings."""
-    if have == want:
-        return 0.0
-    held = 1.0
-    for a, b in zip(have, want, strict=True):
-        common = 0
-        while common < min(len(a), len(b)) and a[common] == b[common]:
-            common += 1
-        held /= pieces(a[common:], sizes)
+    held = prod([_held(a, b, sizes) for a, b in zip(have, want, strict=True)])
     return nbytes / pieces([a for axes in want for a in axes], sizes) * (1.0 - held)
+
+
+def _held(have: Axes, want: Axes, sizes: dict[str, int]) -> float:
+    """Return the part that a rank holds of what it needs along a dim."""
+    common = 0
+    while common < min(len(have), len(want)) and have[common] == want[common]:
+        common += 1
+    return 1.0 / pieces(have[common:], sizes)
 
 
 def _reduced(rule: Rule, placed: dict[int, Axes]) -> Axes:

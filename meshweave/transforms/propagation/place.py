@@ -23,11 +23,11 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.trips import trips
 from meshweave.layout.mesh import Axis, Mesh
 from meshweave.plan.placement.bounded import Bounded, OverLimit, fewest, within
-from meshweave.plan.placement.elimination import Choices, cost_of
 from meshweave.plan.placement.goal import TIME, PlacementGoal
 from meshweave.plan.placement.memory import MemoryLoad
 from meshweave.plan.placement.place import Edges, PlacementProblem, Times, Works
 from meshweave.plan.placement.prices import MachinePrices, machine_of
+from meshweave.plan.placement.terms import Choices, cost_of
 from meshweave.plan.propagation.arrange import arrange
 from meshweave.transforms.base import (
     Pass,

@@ -51,6 +51,7 @@ class _WorkReader:
 
     inner: values that are within an attention. known: of values that were asked for, whether they are in memory, and
     else the ops whose kernels compute them. readers: the kernels that were found to read a value.
+    bodies: of ops that were asked for, the cost of an iteration of their loops and the functions in it.
     """
 
     built: Built
@@ -58,6 +59,8 @@ class _WorkReader:
     inner: set[ir.Value] = field(default_factory=set)
     known: dict[ir.Value, tuple[bool, frozenset[ir.Operation]]] = field(default_factory=dict)
     readers: dict[ir.Value, frozenset[ir.Operation]] = field(default_factory=dict)
+    bodies: dict[ir.Operation, tuple[int, int] | None] = field(default_factory=dict)
+    kinds: dict[ir.Operation, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.built.graph
@@ -68,7 +71,7 @@ class _WorkReader:
         }
         for op, rule in self.rules.items():
             if _is_product(rule):
-                self.inner |= _between(op, self.rules)
+                self.inner |= self._between(op)
 
     def work(
         self, op: ir.Operation, rule: Rule, values: list[ir.Value], results: list[ir.Value]
@@ -82,8 +85,7 @@ class _WorkReader:
         far = tuple(_is_far(v) for v in (*values, *results))
         launches = any(self._kept(v) for v in results)
         kind = PRODUCT if _is_product(rule) else LOOPS
-        body = body_of(op)
-        adds, many = (1, 0) if body is None else (cost(body), functions(body))
+        adds, many = self._body(op) or (1, 0)
         if op.name.startswith(_ELEMENTWISE):
             many = int(op.name.startswith("math."))
             adds = FUNCTION * many or 1
@@ -115,13 +117,13 @@ class _WorkReader:
 
     def _decided(self, value: ir.Value) -> tuple[bool, frozenset[ir.Operation]]:
         op = producer(value)
-        kind = _OTHER if op is None or op not in self.rules else _kind(op, self.rules[op])
+        kind = _OTHER if op is None or op not in self.rules else self._kind(op)
         if value in self.inner:
             return False, frozenset()
         if kind == _OTHER or op is None:
             return True, frozenset()
         exists, kernels = False, frozenset[ir.Operation]()
-        price = _price(op)
+        price = self._price(op)
         for use in value.uses:
             user = use.owner
             if user not in self.rules:
@@ -148,10 +150,75 @@ class _WorkReader:
     def _maker(self, op: ir.Operation) -> str:
         """Return the kind of what makes the tensor that a chain of copies and views shows."""
         made: ir.Operation | None = op
-        while made is not None and made in self.rules and _kind(made, self.rules[made]) == _COPY:
+        while made is not None and made in self.rules and self._kind(made) == _COPY:
             made = producer(made.operands[0])
         known = made is not None and made in self.rules
-        return _kind(made, self.rules[made]) if known and made is not None else _OTHER
+        return self._kind(made) if known and made is not None else _OTHER
+
+    def _kind(self, op: ir.Operation) -> str:
+        if op not in self.kinds:
+            self.kinds[op] = self._found_kind(op, self.rules[op])
+        return self.kinds[op]
+
+    def _found_kind(self, op: ir.Operation, rule: Rule) -> str:
+        if op.name in _VIEWS:
+            return _COPY
+        if op.name.startswith(_ELEMENTWISE):
+            return _MAP
+        if not op.name.startswith("linalg."):
+            return _OTHER
+        if op.name in ("linalg.transpose", "linalg.broadcast"):
+            return _COPY
+        loops = iterator_types(op) if op.name == "linalg.generic" else None
+        if loops is not None and any(kind != IteratorType.PARALLEL for kind in loops):
+            return _OTHER
+        if any(f.kind == REDUCTION for f in rule.factors) or len(op.results) != 1:
+            return _OTHER
+        return _COPY if self._price(op) == 0 else _MAP
+
+    def _price(self, op: ir.Operation) -> float:
+        if op.name.startswith(_ELEMENTWISE):
+            return FUNCTION if op.name.startswith("math.") else 1
+        return (self._body(op) or (0, 0))[0]
+
+    def _body(self, op: ir.Operation) -> tuple[int, int] | None:
+        """Return the cost of a body, and the functions in it; None where it is no list of scalar ops."""
+        if op not in self.bodies:
+            body = body_of(op)
+            self.bodies[op] = None if body is None else (cost(body), functions(body))
+        return self.bodies[op]
+
+    def _between(self, op: ir.Operation) -> set[ir.Value]:
+        """Return what lies between the two products of an attention that ends in a product; nothing where it is none.
+
+        Its left operand is made, in loops over its elements and rows with an exponential among them, of one product
+        whose scores are worth a kernel that keeps them in no memory, and nothing else reads what lies between.
+        """
+        visited, rules = dict[ir.Operation, None](), self.rules
+        queue = [producer(op.operands[0])]
+        first: list[ir.Operation] = []
+        while queue:
+            one = queue.pop()
+            if one is None or one in visited or one not in rules:
+                continue
+            visited[one] = None
+            if _is_product(rules[one]):
+                first.append(one)
+            elif one.name.startswith(("linalg.", *_VIEWS)):
+                queue += [producer(v) for v in one.operands]
+            if len(visited) > _MOST_BETWEEN:
+                return set()
+        exponentials = [one for one in visited if (self._body(one) or (0, 0))[1]]
+        if len(first) != 1 or not exponentials or _element(first[0]) not in FLOATS:
+            return set()
+        scores = first[0].results[0].type.shape
+        if prod(scores[-2:]) * item_bytes(first[0].results[0].type.element_type) <= MIN_BYTES:
+            return set()
+        last = first[0]
+        after = {one for one in visited if one == last or _reads(one, last, visited)}
+        inside = {v for one in after for v in one.results}
+        outside = [use.owner for v in inside for use in v.uses if use.owner not in (*after, op)]
+        return set() if outside else inside
 
 
 def _shown(value: ir.Value) -> ir.Value:
@@ -171,30 +238,6 @@ def _is_product(rule: Rule) -> bool:
     return any(len(p) > 1 for p in rule.monomials) and any(
         f.kind == REDUCTION for f in rule.factors
     )
-
-
-def _kind(op: ir.Operation, rule: Rule) -> str:
-    if op.name in _VIEWS:
-        return _COPY
-    if op.name.startswith(_ELEMENTWISE):
-        return _MAP
-    if not op.name.startswith("linalg."):
-        return _OTHER
-    if op.name in ("linalg.transpose", "linalg.broadcast"):
-        return _COPY
-    loops = iterator_types(op) if op.name == "linalg.generic" else None
-    if loops is not None and any(kind != IteratorType.PARALLEL for kind in loops):
-        return _OTHER
-    if any(f.kind == REDUCTION for f in rule.factors) or len(op.results) != 1:
-        return _OTHER
-    return _COPY if _price(op) == 0 else _MAP
-
-
-def _price(op: ir.Operation) -> float:
-    body = body_of(op)
-    if op.name.startswith(_ELEMENTWISE):
-        return FUNCTION if op.name.startswith("math.") else 1
-    return 0 if body is None else cost(body)
 
 
 def _again(value: ir.Value, user: ir.Operation, rule: Rule) -> bool:
@@ -220,39 +263,6 @@ def _is_far(value: ir.Value) -> bool:
     if isinstance(owner, ir.Block):
         return bool(owner.owner.operation.name == "func.func")
     return bool(owner.name == "arith.constant")
-
-
-def _between(op: ir.Operation, rules: dict[ir.Operation, Rule]) -> set[ir.Value]:
-    """Return what lies between the two products of an attention that ends in a product; nothing where it is none.
-
-    Its left operand is made, in loops over its elements and rows with an exponential among them, of one product whose
-    scores are worth a kernel that keeps them in no memory, and nothing else reads what lies between.
-    """
-    visited: dict[ir.Operation, None] = {}
-    queue = [producer(op.operands[0])]
-    first: list[ir.Operation] = []
-    while queue:
-        one = queue.pop()
-        if one is None or one in visited or one not in rules:
-            continue
-        visited[one] = None
-        if _is_product(rules[one]):
-            first.append(one)
-        elif one.name.startswith(("linalg.", *_VIEWS)):
-            queue += [producer(v) for v in one.operands]
-        if len(visited) > _MOST_BETWEEN:
-            return set()
-    exponentials = [one for one in visited if (body := body_of(one)) and functions(body)]
-    if len(first) != 1 or not exponentials or _element(first[0]) not in FLOATS:
-        return set()
-    scores = first[0].results[0].type.shape
-    if prod(scores[-2:]) * item_bytes(first[0].results[0].type.element_type) <= MIN_BYTES:
-        return set()
-    last = first[0]
-    after = {one for one in visited if one == last or _reads(one, last, visited)}
-    inside = {v for one in after for v in one.results}
-    outside = [use.owner for v in inside for use in v.uses if use.owner not in (*after, op)]
-    return set() if outside else inside
 
 
 def _reads(op: ir.Operation, made: ir.Operation, among: dict[ir.Operation, None]) -> bool:
