@@ -31,7 +31,8 @@ TINY = 8  # elements of rows that LLVM had better write out, and take several to
 WRITTEN_OUT = 64  # iterations of loops at most that LLVM writes out before it looks for vectors
 Counters = Mapping[int, Value]
 VECTORS = {f"arith.{name}f" for name in ("add", "sub", "mul", "div", "neg")} | {"math.fma"}
-RUN = 2 << 10  # bytes that are added in lanes: 32 addends in each, with one vector of 512 bits
+RUN = 3 << 9
+"""Bytes that are added in lanes: of 32-bit numbers 12 addends in each, with four vectors of 256 bits."""
 _WIDTH = {"bf16": 16, "f16": 16, "f32": 32, "i32": 32, "i64": 64}  # of what is converted
 FASTER = {"arith.addf", "arith.mulf"}  # reductions that may be done in another order
 
