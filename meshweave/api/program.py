@@ -385,9 +385,8 @@ def lowered(
                         f"{name}: {told}: this is one rank's program already: hints are for whole programs"
                     )
 
-            recipe = RankRecipe(
-                *(engine, progress, kernels, verify, later, strip, reasons, machine)
-            )
+            how = (engine, progress, kernels, verify, later, strip, reasons, machine)
+            recipe = RankRecipe(*how)
             is_timed = auto is not None and not auto.is_bytes
             if not is_whole:
                 program = recipe.lowered(module)

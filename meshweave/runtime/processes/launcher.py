@@ -153,7 +153,9 @@ def main(job: dict[str, Any]) -> int:
     waiting = set(ranks)
     while waiting:
         pid, status = os.wait()
-        waiting.discard(pid)
+        if pid not in waiting:
+            continue
+        waiting.remove(pid)
         if how := how_ended(os.waitstatus_to_exitcode(status)):
             print(f"rank {ranks[pid]}: EXIT STRING: {how}", flush=True)
             for other in waiting:
