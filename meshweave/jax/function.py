@@ -227,7 +227,9 @@ class JaxFunction:
         self, jax: ModuleType, args: Sequence[PyTree], kwargs: dict[str, PyTree]
     ) -> tuple[Hashable, list[PyTree]]:
         """Return a cheap key of a call on Arrays and NumPy arrays alone, None for any other call; and its leaves."""
-        if self._static.numbers or self._static.names:
+        # What is given by name may have to be given by position: its leaves are in another order then.
+        moved = self._in is not None and kwargs
+        if self._static.numbers or self._static.names or moved:
             return None, []
         leaves, structure = jax.tree.flatten((args, kwargs))
         kinds = fast_key(leaves)
