@@ -592,3 +592,11 @@ def test_each_process_is_a_rank_under_a_launcher() -> None:
         "rank 0 agrees",
         "rank 1 agrees",
     ]
+
+
+def test_every_call_by_name_gives_each_argument_its_own_value() -> None:
+    f = mw.jax.jit(lambda b, a: b - 2 * a, mesh="x=2", in_shardings=(P("x"), P()))
+    b, a = np.arange(4, dtype="f4"), np.ones(4, "f4")
+    for _ in range(3):
+        np.testing.assert_array_equal(np.asarray(f(b=b, a=a)), b - 2 * a)
+    f.close()
