@@ -61,15 +61,22 @@ class Marks:
         if memory is None:
             memory = aligned(8 * words * len(ranks)).view(np.int64)
         rows = memory[: words * len(ranks)].reshape(len(ranks), words)
-        self.rows = dict(zip(ranks, rows))
+        self.room, self.rows = room, dict(zip(ranks, rows))
+        self._words = [
+            memoryview(row)[: TraceBuffer.HEAD] for row in rows
+        ]  # NumPy takes longer to read one
         for row in rows:
             row[TraceBuffer.COUNT], row[TraceBuffer.ROOM] = 0, room
 
     def show(self, board: StatusBoard) -> None:
-        """Have the ranks of this process write to the buffers, from their beginning on."""
+        """Have the ranks of this process write to the buffers."""
         for rank, row in self.rows.items():
-            row[TraceBuffer.COUNT] = 0
             board.rows[rank, StatusRow.TRACE] = row.ctypes.data
+
+    @property
+    def counts(self) -> list[int]:
+        """Return how many marks each rank has made since the last `take`, those without room too."""
+        return [words[TraceBuffer.COUNT] for words in self._words]
 
     def take(self) -> Taken:
         """Return the marks since the last time, and forget them."""
@@ -81,9 +88,6 @@ class Marks:
             found[rank] = row[TraceBuffer.HEAD :][: 2 * kept].reshape(kept, 2).copy()
             row[TraceBuffer.COUNT] = 0
         return Taken(found, dropped)
-
-
-NO_MARKS = Taken({}, 0)
 
 
 def hide(board: StatusBoard, ranks: Sequence[int]) -> None:

@@ -22,10 +22,10 @@ from meshweave.errors import UsageError
 from meshweave.files.whole import write_text
 from meshweave.layout import Mesh
 from meshweave.runtime.memory import Values
-from meshweave.runtime.tracing import ClockReading, Taken, TimedOp
+from meshweave.runtime.tracing import ClockReading, Marks, TimedOp
 from meshweave.runtime.watched import WATCHERS, Watched
 
-ROOM = 1 << 16  # marks of a rank in a call, 16 bytes each
+ROOM = 1 << 17  # marks of a rank, 16 bytes each, of which a call has half at least
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,12 @@ class RankTrace:
 
     def begins(self, program: Watched) -> None:
         """Have a program write marks from its first call on."""
-        if id(program) not in self._programs:
+        traced = self._programs.get(id(program))
+        if traced is None:
             traced = _ProgramMarks(program, self._room)
             self._programs[id(program)] = traced
             self.unseen += traced.first is None and traced.timed is None
+        traced.begin()
 
     def ended(self, program: Watched) -> None:
         """Take the marks of a call; of one that another thread began before the trace there are none."""
@@ -143,6 +145,16 @@ def _event(each: Slice) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class _CallMarks:
+    """Hold where the marks of a call begin and end in the buffer of each rank, and once they are read, the marks."""
+
+    __slots__ = ("call", "ends", "rows", "starts")
+
+    def __init__(self, call: int, starts: list[int], ends: list[int]) -> None:
+        self.call, self.starts, self.ends = call, starts, ends
+        self.rows: dict[int, Values] = {}
+
+
 class _ProgramMarks:
     """Hold the marks of a program's calls."""
 
@@ -154,22 +166,47 @@ class _ProgramMarks:
         # Engines that play devices know what each did, and when.
         self.timed: Callable[[], list[TimedOp]] | None = getattr(program, "timed_ops", None)
         self.ops: list[tuple[int, list[TimedOp]]] = []
-        self.calls: list[tuple[int, dict[int, Values]]] = []
-        self.dropped = 0
+        self.marks: Marks | None = None if self.first is None else program.marks()  # type: ignore[attr-defined]
+        self.calls: list[_CallMarks] = []
+        self.dropped = self._read = 0  # calls whose marks are read
+        self._ends: list[int] = [] if self.marks is None else self.marks.counts
+        self._runs = False
+
+    def begin(self) -> None:
+        """Leave out what a call before has written that failed."""
+        if self._runs and self.marks is not None:
+            self._ends = self.marks.counts
+        self._runs = True
 
     def take(self, call: int) -> None:
-        """Take the marks of a call."""
+        """Note where the marks of a call are: they are read later, when half of the room is used."""
+        self._runs = False
         if self.timed is not None:
             self.ops.append((call, self.timed()))
-        if self.first is not None:
-            taken: Taken = self.program.marks()  # type: ignore[attr-defined]
-            self.calls.append((call, taken.rows))
-            self.dropped += taken.dropped
+        marks = self.marks
+        if marks is not None and self.program.marks() is marks:  # type: ignore[attr-defined]
+            ends = marks.counts
+            self.calls.append(_CallMarks(call, self._ends, ends))
+            self._ends = ends
+            if max(ends) > marks.room // 2:
+                self._read_marks(marks)
+
+    def _read_marks(self, marks: Marks) -> None:
+        """Read the marks of the calls since the last time."""
+        taken = marks.take()
+        self.dropped += taken.dropped
+        for each in self.calls[self._read :]:
+            each.rows = {
+                rank: rows[start:end]
+                for (rank, rows), start, end in zip(taken.rows.items(), each.starts, each.ends)
+            }
+        self._read, self._ends = len(self.calls), marks.counts
 
     def stop(self) -> None:
         """End the tracing of the program."""
-        if self.first is not None:
+        if self.marks is not None:
             self.last = self.program.untrace()  # type: ignore[attr-defined]
+            self._read_marks(self.marks)
 
     def slices(self, began: int) -> Iterator[Slice]:
         """Yield the slices of all calls, with times from `began` on."""
@@ -179,13 +216,13 @@ class _ProgramMarks:
             return
         stamps = self.last.stamp - self.first.stamp
         rate = (self.last.nanoseconds - self.first.nanoseconds) / max(stamps, 1)
-        for call, marks in self.calls:
+        for each in self.calls:
             times = {
                 rank: (rows[:, 0] - self.first.stamp) * rate + (self.first.nanoseconds - began)
-                for rank, rows in marks.items()
+                for rank, rows in each.rows.items()
             }
-            whats = {rank: rows[:, 1] for rank, rows in marks.items()}
-            yield from slices_of(self.manifest, call, times, whats)
+            whats = {rank: rows[:, 1] for rank, rows in each.rows.items()}
+            yield from slices_of(self.manifest, each.call, times, whats)
 
 
 def slices_of(

@@ -14,7 +14,7 @@ from meshweave.abi import StatusRow, TraceBuffer
 from meshweave.bundle import Manifest, OpInfo
 from meshweave.errors import UsageError
 from meshweave.runtime.tracing import Marks
-from meshweave.runtime.watched import told_ended
+from meshweave.runtime.watched import told_begins, told_ended
 from meshweave.see.trace import RankTrace, Slice, slices_of
 
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
@@ -109,6 +109,26 @@ def test_marks_beyond_the_room_are_counted(layer: mw.Program) -> None:
         layer(X, W)
     assert small.dropped == 4 * (per_rank - 2)
     assert all(len(outer(small.slices, rank)) == 1 for rank in range(4))
+    with mw.trace(room=3 * per_rank) as t:  # read after each second call
+        for _ in range(5):
+            layer(X, W)
+    calls = [[s.name for s in outer(t.slices, 0) if s.call == call] for call in range(5)]
+    assert t.dropped == 0 and len(calls[0]) == per_rank - 1 and calls == [calls[0]] * 5
+
+
+def test_what_a_call_wrote_that_failed_is_left_out(layer: mw.Program) -> None:
+    layer(X, W)
+    executable = layer._last.program.executable
+    with mw.trace() as t:
+        layer(X, W)
+        per_rank = executable.marks().counts[0]
+        told_begins(executable)
+        for row in executable.marks().rows.values():  # a failed call ends without telling
+            row[TraceBuffer.COUNT] += 1
+        layer(X, W)
+        assert executable.marks().counts[0] == 2 * per_rank + 1
+    first, second = ([s.name for s in outer(t.slices, 0) if s.call == call] for call in (0, 1))
+    assert t.calls == 2 and first == second
 
 
 def test_the_engine_mpi_writes_marks() -> None:

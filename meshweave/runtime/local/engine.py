@@ -35,7 +35,7 @@ from meshweave.runtime.limits import check_machine
 from meshweave.runtime.local.serving import LONG, SHORT, Lookout, Serving
 from meshweave.runtime.memory import Values, aligned
 from meshweave.runtime.program import SlotTable, StepFunction, bind_rows, fault, load_code
-from meshweave.runtime.tracing import NO_MARKS, ClockReading, Marks, Taken, hide, read_clock
+from meshweave.runtime.tracing import ClockReading, Marks, hide, read_clock
 from meshweave.runtime.watchdog import Watchdog
 from meshweave.runtime.watched import WATCHERS, told_begins, told_ended
 
@@ -230,6 +230,7 @@ class LocalExecutable:
         self.bundle, self.manifest, self.timeout = bundle, manifest, timeout
         self.mesh, self.slots = check_machine(manifest, manifest.engine), slots(manifest)
         self._code, self._step = load_code(bundle)
+        self._marks: Marks | None = None
         self._board = StatusBoard.private(self.mesh.nranks)
         self._world = World(self.mesh, manifest.groups, self._board)
         nranks = self.mesh.nranks
@@ -261,7 +262,6 @@ class LocalExecutable:
             self._serve_short_calls()
         self._busy = new_lock()
         self._closed = False
-        self._marks: Marks | None = None
         self._lost: list[int] = []  # ranks still in code after an abort
         tell_of_forks(self)
 
@@ -295,11 +295,12 @@ class LocalExecutable:
         return LocalCall(self, *bind_rows(self.manifest, self.mesh.nranks, inputs))
 
     def trace(self, room: int) -> ClockReading | None:
-        """Have the ranks write marks, so many in a call. Return what the clocks say, where they can.
+        """Have the ranks write marks, with room for so many. Return what the clocks say, where they can.
 
         For who hears that a call begins: no other call runs then.
         """
         self._marks = Marks(range(self.mesh.nranks), room)
+        self._marks.show(self._board)
         return read_clock(self._code)
 
     def untrace(self) -> ClockReading | None:
@@ -309,9 +310,9 @@ class LocalExecutable:
             self._marks = None
         return read_clock(self._code)
 
-    def marks(self) -> Taken:
-        """Return the marks of each rank since the last time."""
-        return NO_MARKS if self._marks is None else self._marks.take()
+    def marks(self) -> Marks | None:
+        """Return what the ranks write their marks to, while they do."""
+        return self._marks
 
     def close(self) -> None:
         """End the rank threads. The executable cannot run any more."""
@@ -332,16 +333,10 @@ class LocalExecutable:
                 )
             if WATCHERS:
                 told_begins(self)
-                self._show_marks()
                 self._execute_somehow(call)
                 told_ended(self)
             else:
                 self._execute_somehow(call)
-
-    def _show_marks(self) -> None:
-        """Have the ranks find the buffers of a trace, also after a failure has cleared the board."""
-        if self._marks is not None:
-            self._marks.show(self._board)
 
     def _execute_somehow(self, call: LocalCall) -> None:
         """Run a call in the way that is fastest for it."""
@@ -365,7 +360,6 @@ class LocalExecutable:
                 raise MeshweaveError("the program is closed: load it again")
             if WATCHERS:
                 told_begins(self)
-                self._show_marks()
             code = self._step(call.contexts[0])
             if code:
                 raise RankError(self._failure([code]) or "the rank failed")
@@ -477,6 +471,8 @@ class LocalExecutable:
             return
         self._world.reset()
         self._board.reset()
+        if self._marks is not None:
+            self._marks.show(self._board)
         for table in self._tables:
             table.reset_async()
 

@@ -31,7 +31,7 @@ from meshweave.runtime.mpi.watcher import alive_pipe, start_watcher
 from meshweave.runtime.mpi.window import ranks_of, wanted
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.program import bind_row, fault
-from meshweave.runtime.tracing import NO_MARKS, ClockReading, Marks, Taken, hide, read_clock
+from meshweave.runtime.tracing import ClockReading, Marks, hide, read_clock
 from meshweave.runtime.watchdog import Watchdog
 from meshweave.runtime.watched import told_begins, told_ended
 from meshweave.runtime.weights.bundled import weights_of_rank
@@ -128,7 +128,7 @@ class InsideProgram:
     def trace(self, room: int) -> ClockReading | None:
         """Have this rank write marks; return what the clocks say, where they can.
 
-        room: marks in a call, 16 bytes each.
+        room: for so many marks, 16 bytes each.
         """
         self._marks = Marks([self.rank], room)
         self._marks.show(self._board)
@@ -140,9 +140,9 @@ class InsideProgram:
         self._marks = None
         return read_clock(self._program.code)
 
-    def marks(self) -> Taken:
-        """Return the marks of this rank since the last time."""
-        return NO_MARKS if self._marks is None else self._marks.take()
+    def marks(self) -> Marks | None:
+        """Return what this rank writes its marks to, while it does."""
+        return self._marks
 
     def close(self) -> None:
         """Free what the program holds. The job goes on."""

@@ -41,7 +41,7 @@ from meshweave.runtime.processes.launch import (
 )
 from meshweave.runtime.processes.residents import Residents
 from meshweave.runtime.program import buffer_bytes, check_all, place_buffers
-from meshweave.runtime.tracing import NO_MARKS, ClockReading, Marks, Taken
+from meshweave.runtime.tracing import ClockReading, Marks
 from meshweave.runtime.watchdog import Watchdog
 from meshweave.runtime.watched import told_begins, told_ended
 
@@ -199,7 +199,7 @@ class ProcessExecutable:
             self._job = self._scratch = None
 
     def trace(self, room: int) -> ClockReading | None:
-        """Have the ranks write marks, so many in a call. Return what the clocks say, where they can."""
+        """Have the ranks write marks, with room for so many. Return what the clocks say, where they can."""
         if not self.engine.traces:
             return None
         with self.engine.busy:
@@ -218,11 +218,9 @@ class ProcessExecutable:
         """Have the ranks write no marks any more; return what the clocks say."""
         return self.trace(0)
 
-    def marks(self) -> Taken:
-        """Return the marks of each rank since the last time; none where they had to be started again."""
-        if self._marks is None or self._traced is not self._job:
-            return NO_MARKS
-        return self._marks.take()
+    def marks(self) -> Marks | None:
+        """Return what the ranks write their marks to, while they do: not where they had to be started again."""
+        return self._marks if self._traced is self._job else None
 
     def attach(self) -> tuple[RankProcesses, int]:
         """Return the ranks, with this program loaded, and its number there."""
