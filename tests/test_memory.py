@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from depth import examples, sampled
 from hint_programs import NO_MESH, attention, data, np_softmax
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 from programs import Program as Drawn
 from programs import programs
@@ -18,7 +18,7 @@ from test_hint_execute import SCHEDULES, in_region
 
 import meshweave as mw
 from meshweave.abi import ALIGNMENT
-from meshweave.api.program import Program, build, lowered
+from meshweave.api.program import Program, budget_hints, build, lowered
 from meshweave.errors import CompileError
 from meshweave.layout import Mesh
 from meshweave.lowering import stages
@@ -245,6 +245,37 @@ def test_programs_with_open_numbers_of_slices_give_what_numpy_gives(data: st.Dat
         results = loaded(*[v.value for v, _ in drawn.inputs])
     for result, (value, _) in zip(results, drawn.results):
         np.testing.assert_array_equal(result, value.value)
+
+
+# What whole programs take.
+
+MOVED = """
+"dist.mesh"() {sym_name = "mesh", axes = "x=3"} : () -> ()
+func.func public @main(%a: tensor<1x2x1xf32> {dist.layout = #dist.layout<"[x, _, _]">},
+                       %b: tensor<2x6x1xf32> {dist.layout = #dist.layout<"[_, _, _] +sum(x)">})
+    -> (tensor<1x2x1xf32> {dist.layout = #dist.layout<"[_, _, _]">},
+        tensor<2x6x1xf32> {dist.layout = #dist.layout<"[x, _, _]">}) {
+  %0 = "dist.constrain"(%a) {layout = #dist.layout<"[_, x, _]">} : (tensor<1x2x1xf32>) -> tensor<1x2x1xf32>
+  return %0, %b : tensor<1x2x1xf32>, tensor<2x6x1xf32>
+}
+"""
+
+
+def arena_within(text: str, peak_bytes: int | None) -> tuple[int, set[str]]:
+    """Return the arena of a program within a budget, and the reasons in its ledger."""
+    with lowered(text, "-", None, hints=budget_hints(peak_bytes), verify=False) as made:
+        module, program = made
+        return program.areas[1], {entry.reason for entry in read_ledger(module).entries()}
+
+
+@settings(max_examples=examples(60))
+@example(MOVED)
+@given(st.sampled_from(MESHES).flatmap(programs).map(Drawn.text))
+def test_what_a_program_takes_without_a_budget_is_a_budget_that_it_keeps(text: str) -> None:
+    taken, _ = arena_within(text, None)
+    within, reasons = arena_within(text, max(1, taken))
+    assert within == taken
+    assert reasons <= {f"one piece: {taken:,} bytes of {max(1, taken):,}", "the op was erased"}
 
 
 # The order of launches.

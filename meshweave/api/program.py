@@ -393,7 +393,7 @@ def lowered(
             elif is_timed and not strip and is_bounded(module):
                 module, program = best_within(module, recipe.cut_and_lowered, machine)
             else:
-                program = recipe.cut_and_lowered(module, auto)
+                module, program = recipe.cut_and_lowered(module, auto)
             yield module, program
 
 

@@ -3,9 +3,10 @@
 before:  {slice = "t", peak_bytes = "8MiB"}
 after:   the same with hint.chosen = "t=32": the fewest slices whose intermediate bytes fit
 
-`peak_bytes` bounds the bytes that a region takes beyond what it reads and what it gives. A region without a budget
-whose count is open, or that says `order = "dfs"` and no `slice`, gets the fewest slices that fit the second-level
-cache, or those that take least. Each candidate is planned by the lowering itself, in a copy of the program.
+`peak_bytes` bounds the bytes that a region takes beyond what it reads and what it gives. Where hint-apply has made no
+region of a budget around all of @main, that runs in one piece, and `keeps_budget` says whether it keeps the budget. A
+region without one whose count is open, or that says `order = "dfs"` and no `slice`, gets the fewest slices that fit
+the second-level cache, or those that take least. Each candidate is planned by the lowering itself, in a copy.
 """
 
 from __future__ import annotations
@@ -29,19 +30,22 @@ from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.stages import lower
 from meshweave.plan.machine import cache_bytes
 from meshweave.targets import engines_of
-from meshweave.transforms.base import Pass, at, copied, fail, functions, remarks_to, walk
+from meshweave.transforms.base import Pass, at, copied, fail, remarks_to, walk
 from meshweave.transforms.communication.overlap import Overlap
 from meshweave.transforms.kernels.select_kernels import SelectKernels
 from meshweave.transforms.propagation.bodies import is_tensor
+from meshweave.transforms.slicing.apply import put_around
 from meshweave.transforms.slicing.ledger import (
     CHOSEN,
     REGION,
-    WHOLE_REGION,
+    main_of,
     number,
     ops_met,
     read_ledger,
     regions_of,
+    set_number,
     settle,
+    whole_region,
     write_ledger,
 )
 from meshweave.transforms.slicing.rounds import stacks_of
@@ -54,6 +58,8 @@ FEW_RESULTS = 4
 """A region that keeps values for long, and has more results than these, is not cut in slices: few ops would be cut."""
 MAX_RAGGED = 16
 """Counts between two divisors of the extent that are tried."""
+
+IN_ONE_PIECE = "one piece"  # how the ledger calls a region that is not cut
 
 _DEVICE_CACHE = 40 << 20  # bytes of the second-level cache of an A100; later gpus have more
 
@@ -78,6 +84,7 @@ class HintBudget(Pass):
             select = SelectKernels(self.disable, target=self.target, cache_bytes=self.cache_bytes)
             known: dict[Hashable, _Known] = {}
             later: list[Callable[[Mapping[int, int]], None]] = []
+            _take_loose(module, ledger)
             for region, asked in open_regions(module, ledger):
                 alike = known.setdefault(_form(region, asked), _Known())
                 search = _Search(module, asked, select, alike, later if alike.nbytes else None)
@@ -91,6 +98,21 @@ class HintBudget(Pass):
 
     def _cache(self) -> int:
         return _DEVICE_CACHE if self.target == "gpu" else cache_bytes()
+
+
+def _take_loose(module: ir.Module, ledger: Ledger) -> None:
+    """Let @main run in one piece where its budget has made no region, and settle that in the ledger."""
+    which = whole_region(module)
+    if which is None or any(number(region, REGION) == which for region in regions_of(module)):
+        return
+    main = main_of(module)
+    assert main is not None
+    region = put_around(main, ir.DictAttr.get({}))
+    set_number(region, REGION, which)
+    region.attributes[CHOSEN] = ir.StringAttr.get("")
+    said = [one for one in ledger.said if one.region == which]
+    settle(ledger, said, ops_met(region, ledger), Outcome(HONOURED, IN_ONE_PIECE), region)
+    write_ledger(module, ledger)
 
 
 @dataclass(frozen=True)
@@ -250,12 +272,27 @@ def bytes_taken(clone: ir.Module, ledger: Ledger, select: SelectKernels) -> Mapp
 def _taken(module: ir.Module, program: LoweredProgram) -> Mapping[int, int]:
     """Return the intermediate bytes of each region; of one that is the whole program, what its arena takes."""
     taken = region_bytes(program)
-    for f in functions(module):
-        attributes = f.operation.attributes
-        if WHOLE_REGION in attributes and attributes["sym_name"].value == "main":
-            which = attributes[WHOLE_REGION].value
-            taken[which] = max(taken.get(which, 0), program.areas[1])
+    if (which := whole_region(module)) is not None:
+        taken[which] = max(taken.get(which, 0), program.areas[1])
     return taken
+
+
+def keeps_budget(module: ir.Module, program: LoweredProgram) -> bool:
+    """Tell whether @main keeps the budget around all of it in one piece; if so say in the ledger what it takes.
+
+    module: the local view of a program whose budget has made no region. program: what lowering made of it.
+    """
+    ledger, which = read_ledger(module), whole_region(module)
+    (said,) = (one for one in ledger.said if one.region == which)
+    nbytes, limit = program.areas[1], said.hint.parsed
+    if nbytes > limit:
+        return False
+    for (hint, op), outcome in ledger.outcomes.items():
+        if hint == said.number and outcome.kind == HONOURED:
+            text = f"{IN_ONE_PIECE}: {nbytes:,} bytes of {limit:,}"
+            ledger.outcomes[hint, op] = Outcome(HONOURED, text)
+    write_ledger(module, ledger)
+    return True
 
 
 def _form(region: ir.Operation, asked: BudgetRequest) -> Hashable:
@@ -383,7 +420,9 @@ def _in_one_piece(search: _Search, region: ir.Operation, ledger: Ledger) -> None
     if asked.budget is not None:
         nbytes = search.nbytes(_WHOLE, 1) or 0
         fits = nbytes <= asked.budget.hint.parsed
-        outcome = Outcome(HONOURED, f"one piece: {nbytes:,} bytes of {asked.budget.hint.parsed:,}")
+        outcome = Outcome(
+            HONOURED, f"{IN_ONE_PIECE}: {nbytes:,} bytes of {asked.budget.hint.parsed:,}"
+        )
         if not fits:
             outcome = Outcome(INFEASIBLE, f"{reason}; in one piece it takes {nbytes:,} bytes")
         settle(ledger, [asked.budget], met, outcome, region)

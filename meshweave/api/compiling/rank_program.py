@@ -29,11 +29,12 @@ def passes_with(
     auto: "PlacementGoal | None" = None,
     explain: bool = False,
     machine: "MachinePrices | None" = None,
+    loose: bool = False,
 ) -> tuple[str, ...]:
     """Return the passes for a target, with the kernels that `kernels` disables and enables as options.
 
     auto: what layouts are placed for; None: they are propagated. explain: note what other layouts would cost.
-    machine: that placement predicts for; None: ranks as threads of one host.
+    machine: that placement predicts for; None: ranks as threads of one host. loose: of hint-apply.
     """
     if auto is not None:
         passes = tuple("dist-place" if name == "dist-propagate" else name for name in passes)
@@ -47,6 +48,7 @@ def passes_with(
             "select-kernels",
         )
     }
+    options["hint-apply"] += ["loose=true"] if loose else []
     options["dist-place"] = ["explain=true"] if explain else []
     if auto is not None:
         options["dist-place"] += auto.options
@@ -90,29 +92,57 @@ class RankRecipe:
 
     def cut_and_lowered(
         self, module: "ir.Module", auto: "PlacementGoal | None"
+    ) -> "tuple[ir.Module, LoweredProgram]":
+        """Make the program of one rank of a whole program, with layouts for a goal, and lower it. Return both.
+
+        Where nothing is said but what bytes it may take, it is first made as if that had not been said: only if it
+        takes more, ops are put in the region that a search for slices needs, at which layouts and kernels end.
+        """
+        from meshweave.lowering.budget import check_budgets, keeps_budget
+        from meshweave.transforms.base import copied
+        from meshweave.transforms.slicing.apply import is_bounded_alone
+
+        if not self.strip and is_bounded_alone(module):
+            trial = copied(module)
+            program = self._cut_and_lowered(trial, auto, loose=True)
+            if keeps_budget(trial, program):
+                return trial, program
+        program = self._cut_and_lowered(module, auto, loose=False)
+        check_budgets(module, program)
+        return module, program
+
+    def _cut_and_lowered(
+        self, module: "ir.Module", auto: "PlacementGoal | None", loose: bool
     ) -> "LoweredProgram":
-        """Make the program of one rank of a whole program, with layouts for a goal, and lower it."""
         passes = passes_with(
             self.kernels,
             target=Goal.of(engine=self.engine).target,
             auto=auto,
             explain=self.reasons is not None,
             machine=self.machine,
+            loose=loose,
         )
         passes = ("hint-strip", *passes) if self.strip else passes
         certify, reasons, rows = _cut(module, passes, self.progress, self.verify, self.reasons)
-        program = self.lowered(module, certify)
+        program = self._lowered(module, certify)
         program.reasons, program.whole = reasons, rows
         return program
 
-    def lowered(
-        self, module: "ir.Module", certify: Callable[[], Certificate] | None = None
+    def lowered(self, module: "ir.Module") -> "LoweredProgram":
+        """Lower the program of one rank. Raises CompileError where a region takes more than its required budget."""
+        from meshweave.lowering.budget import check_budgets
+
+        program = self._lowered(module, None)
+        check_budgets(module, program)
+        return program
+
+    def _lowered(
+        self, module: "ir.Module", certify: Callable[[], Certificate] | None
     ) -> "LoweredProgram":
         """Lower the program of one rank.
 
         certify: checks it against the whole program; what cannot be lowered may be wrong.
         """
-        from meshweave.lowering.budget import check_budgets
         from meshweave.lowering.stages import lower
 
         certificate = UNCHECKED
@@ -127,7 +157,6 @@ class RankRecipe:
                 certify()
             raise
         program.certificate, program.certify = certificate, certify if self.later else None
-        check_budgets(module, program)
         return program
 
 

@@ -48,7 +48,13 @@ from meshweave.transforms.propagation.outline_repeats import OutlineRepeats
 from meshweave.transforms.propagation.propagate import LayoutWriter
 from meshweave.transforms.propagation.rules import item_bytes
 from meshweave.transforms.propagation.works import op_works
-from meshweave.transforms.slicing.ledger import WHOLE, WHOLE_REGION, read_ledger, write_ledger
+from meshweave.transforms.slicing.ledger import (
+    WHOLE,
+    main_of,
+    read_ledger,
+    whole_region,
+    write_ledger,
+)
 
 PLACEMENT = "dist.placement"
 """The attribute of the module that says how it was placed."""
@@ -369,20 +375,15 @@ def _within(
 
 def whole_budget(module: ir.Module) -> tuple[StatedHint | None, int]:
     """Return what `peak_bytes` around all of @main says, as the ledger has it or its attribute; 0: nothing."""
-    ledger = read_ledger(module)
-    for f in functions(module):
-        attributes = f.operation.attributes
-        if attributes["sym_name"].value != "main":
-            continue
-        if WHOLE_REGION in attributes:
-            which = attributes[WHOLE_REGION].value
-            for one in ledger.said:
-                if one.region == which and one.hint.key == "peak_bytes":
-                    return one, one.hint.parsed
-        elif WHOLE in attributes:
-            for hint in hints_in(attributes[WHOLE], location_text(f.operation.location)):
-                if hint.key == "peak_bytes":
-                    return None, hint.parsed
+    which = whole_region(module)
+    for one in read_ledger(module).said:
+        if one.region == which and one.hint.key == "peak_bytes":
+            return one, one.hint.parsed
+    main = main_of(module)
+    if main is not None and WHOLE in main.attributes:
+        for hint in hints_in(main.attributes[WHOLE], location_text(main.location)):
+            if hint.key == "peak_bytes":
+                return None, hint.parsed
     return None, 0
 
 

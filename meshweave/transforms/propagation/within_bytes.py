@@ -45,13 +45,13 @@ class _Attempt:
 
 def best_within(
     module: ir.Module,
-    make: Callable[[ir.Module, PlacementGoal], Any],
+    make: Callable[[ir.Module, PlacementGoal], tuple[ir.Module, Any]],
     machine: MachinePrices | None,
 ) -> tuple[ir.Module, Any]:
-    """Return the module and what `make` returned for the placement that takes the least predicted time.
+    """Return what `make` returned for the placement that takes the least predicted time.
 
-    make: places a module for a goal, which leaves room for a share of the bytes in between, and lowers it. Raises what
-    it raises for the last share where none is within the bound.
+    make: places a module for a goal, which leaves room for a share of the bytes in between, and lowers it: the program
+    of one rank, and what it is lowered to. Raises what it raises for the last share where none is within the bound.
     """
     found: list[_Attempt] = []
     failed: MeshweaveError | None = None
@@ -59,14 +59,14 @@ def best_within(
     for share in SHARES:
         trial = copied(module)
         try:
-            made = make(trial, PlacementGoal(share=share))
+            placed, made = make(trial, PlacementGoal(share=share))
         except CompileError as error:
             is_placed = PLACEMENT in trial.operation.attributes
             if not is_placed and not share:
                 raise  # arguments and results alone are too large
             failed = failed or (_in_all(error, trial) if is_placed else error)
             continue
-        found.append(_looked_at(trial, made, machine))
+        found.append(_looked_at(placed, made, machine))
         bound = found[0].bound if not share else bound
         if found[-1].is_whole:
             break

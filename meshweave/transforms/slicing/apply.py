@@ -3,7 +3,8 @@
 before:  "hint.region"() ({ .. }) {hints = {slice = "t=4", order = "dfs"}}
 after:   the same with a number on the region and on each op in it, and the ledger on the module
 
-A function with `hint.hints = {peak_bytes = "8MiB"}` is a region under these. A `dist.constrain` that names a time axis
+A function with `hint.hints = {peak_bytes = "8MiB"}` is a region under these; with `loose` no op says so where the bytes
+of @main alone are bounded, so that the program is the one without hints. A `dist.constrain` that names a time axis
 is split: to space the axis is a local factor, and what is laid out along it within a slice becomes a `hint.place`. A
 key that the target cannot obey is an error where it is required, else a remark. hint-verify at the end finds out what
 became of each hint.
@@ -43,6 +44,7 @@ from meshweave.transforms.slicing.ledger import (
     WHOLE,
     WHOLE_REGION,
     hold_axes,
+    main_of,
     set_number,
     tell,
     write_ledger,
@@ -66,30 +68,41 @@ class HintApply(Pass):
 
     target: what the program is compiled for: it says which keys it obeys.
     hints:  what holds in regions that say nothing else, as hints=order=bfs,width=2.
+    loose:  make no region of @main where its bytes are bounded and nothing else is said: hint-budget takes it in one
+            piece, whatever that takes.
     """
 
     name: ClassVar[str] = "hint-apply"
     target: str = "cpu"
     hints: tuple[str, ...] = ()
+    loose: bool = False
 
     def run(self, module: ir.Module) -> None:
         ledger = Ledger.empty()
+        loose = self.loose and not self.hints and is_bounded_alone(module)
         with at(module):
             supports(self.target, "slice")
             for hint in _options(self.hints):
                 ledger.said.append(StatedHint(len(ledger.said), -1, hint))
         mesh = mesh_of_module(module)
-        found: list[ir.Operation] = []
+        found: list[tuple[int, ir.Operation]] = []
         for f in functions(module):
-            if _around(f.operation):
+            around = -1
+            if WHOLE in f.operation.attributes:
                 f.operation.attributes[WHOLE_REGION] = i64(len(ledger.regions))
-            _enter(f.operation.regions[0].blocks[0], -1, ledger, found)
-        for number, op in enumerate(found):
+                hints = _taken_off(f.operation)
+                if loose and f.operation == main_of(module):
+                    around = _open(f.operation, hints, -1, ledger)
+                    found.append((around, f.operation))
+                else:
+                    put_around(f.operation, hints)
+            _enter(f.operation.regions[0].blocks[0], around, ledger, found)
+        for number, op in found:
             with at(op):
                 self._settle(ledger, number, op)
             _check_axes(ledger, number, op, mesh)
         done: Done = {}
-        for op in found:
+        for _, op in found:
             split_constraints(op, mesh, done)
         enter_copies(module, ledger)
         if ledger.regions:
@@ -124,16 +137,25 @@ class HintApply(Pass):
                 tell(one, outcome, region)
 
 
-def _around(function: ir.Operation) -> bool:
-    """Put all ops of a function with `hint.hints` in a region under these; tell whether it has some."""
-    if WHOLE not in function.attributes:
-        return False
+def _taken_off(function: ir.Operation) -> ir.DictAttr:
+    """Take `hint.hints` off a function, and return it."""
     hints = function.attributes[WHOLE]
     del function.attributes[WHOLE]
-    block = function.regions[0].blocks[0]
     if len(function.regions[0].blocks) > 1 or not isinstance(hints, ir.DictAttr):
         fail(function, f"{WHOLE}: a dictionary of hints, of a function of one block, is right")
-    *ops, end = (view.operation for view in block.operations)
+    return hints
+
+
+def is_bounded_alone(module: ir.Module) -> bool:
+    """Tell whether `hint.hints` of @main bound its bytes and say nothing else."""
+    main = main_of(module)
+    hints = None if main is None else main.attributes.get(WHOLE)
+    return isinstance(hints, ir.DictAttr) and [one.name for one in hints] == ["peak_bytes"]
+
+
+def put_around(function: ir.Operation, hints: ir.DictAttr) -> ir.Operation:
+    """Put all ops of a function in a region under these hints, and return that."""
+    *ops, end = (view.operation for view in function.regions[0].blocks[0].operations)
     values = list(end.operands)
     b = OpBuilder(ir.InsertionPoint(end), function.location)
     region = b.op("hint.region", [v.type for v in values], regions=1, hints=hints)
@@ -143,16 +165,17 @@ def _around(function: ir.Operation) -> bool:
     OpBuilder(ir.InsertionPoint(inner), end.location).op("hint.yield", [], values)
     for number, result in enumerate(region.results):
         end.operands[number] = result
-    return True
+    return region
 
 
 def hint_whole(module: ir.Module, hints: Sequence[Hint]) -> None:
     """Put hints around all of @main; what it has of the same keys itself is replaced."""
-    main = next(f for f in functions(module) if f.operation.attributes["sym_name"].value == "main")
-    own = main.operation.attributes.get(WHOLE)
+    main = main_of(module)
+    assert main is not None  # check_entry has seen it
+    own = main.attributes.get(WHOLE)
     entries = {one.name: one.attr for one in own} if isinstance(own, ir.DictAttr) else {}
     entries |= {hint.key: ir.StringAttr.get(hint.value) for hint in hints}
-    main.operation.attributes[WHOLE] = ir.DictAttr.get(entries)
+    main.attributes[WHOLE] = ir.DictAttr.get(entries)
 
 
 def _options(given: tuple[str, ...]) -> list[Hint]:
@@ -165,20 +188,17 @@ def _options(given: tuple[str, ...]) -> list[Hint]:
     return found
 
 
-def _enter(block: ir.Block, region: int, ledger: Ledger, found: list[ir.Operation]) -> None:
+def _enter(
+    block: ir.Block, region: int, ledger: Ledger, found: list[tuple[int, ir.Operation]]
+) -> None:
     """Give numbers to the regions and ops of `block`, which stands in region `region`."""
     for view in block.operations:
         op = view.operation
         inner = region
         if op.name == "hint.region":
-            inner = len(ledger.regions)
-            where = location_text(op)
-            ledger.regions.append(Region(inner, where, region))
-            with at(op):
-                for hint in hints_in(op.attributes["hints"], where):
-                    ledger.said.append(StatedHint(len(ledger.said), inner, hint))
+            inner = _open(op, op.attributes["hints"], region, ledger)
             set_number(op, REGION, inner)
-            found.append(op)
+            found.append((inner, op))
         elif region >= 0 and _counts(op):
             set_number(op, OP, len(ledger.ops))
             ledger.ops.append(Op(len(ledger.ops), op.name, location_text(op), region))
@@ -186,6 +206,16 @@ def _enter(block: ir.Block, region: int, ledger: Ledger, found: list[ir.Operatio
             for child in op.regions:
                 for below in child.blocks:
                     _enter(below, inner, ledger, found)
+
+
+def _open(op: ir.Operation, hints: ir.Attribute, parent: int, ledger: Ledger) -> int:
+    """Enter a region under hints, which stands where `op` does; return its number."""
+    which, where = len(ledger.regions), location_text(op)
+    ledger.regions.append(Region(which, where, parent))
+    with at(op):
+        for hint in hints_in(hints, where):
+            ledger.said.append(StatedHint(len(ledger.said), which, hint))
+    return which
 
 
 _WHY = {

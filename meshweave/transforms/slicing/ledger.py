@@ -10,7 +10,7 @@ from typing import Any
 from meshweave.hints.keys import REQUIRED
 from meshweave.hints.ledger import Ledger, Outcome, StatedHint
 from meshweave.ir.bindings import ir
-from meshweave.transforms.base import at, fail, remark, walk
+from meshweave.transforms.base import at, fail, functions, remark, walk
 
 LEDGER, REGION, OP = "hint.ledger", "hint.id", "hint.op"
 WHOLE = "hint.hints"  # on a function: the hints of a region around all of it
@@ -78,6 +78,20 @@ def held_axes(op: ir.Operation) -> tuple[tuple[int, tuple[str, ...]], ...]:
     attr = op.attributes.get(HELD)
     entries = _value(attr) if isinstance(attr, ir.ArrayAttr) else []
     return tuple((entry["factor"], tuple(entry["axes"])) for entry in entries)
+
+
+def whole_region(module: ir.Module) -> int | None:
+    """Return the number of the region around all of @main; None where no hints are around it."""
+    main = main_of(module)
+    return (
+        number(main, WHOLE_REGION) if main is not None and WHOLE_REGION in main.attributes else None
+    )
+
+
+def main_of(module: ir.Module) -> ir.Operation | None:
+    """Return the function @main, if there is one."""
+    found = (f.operation for f in functions(module))
+    return next((f for f in found if f.attributes["sym_name"].value == "main"), None)
 
 
 def regions_of(root: ir.Operation) -> list[ir.Operation]:
