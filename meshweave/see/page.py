@@ -25,7 +25,7 @@ from meshweave.see.timeline import KINDS, draw, measured, predicted
 _HERE = Path(__file__).parent
 _MOST_MOMENTS = 4000  # ops of a step whose live bytes are drawn
 _MOST_CHANGES = 200  # rows of a difference
-_TOP = 3  # collectives that are open at first
+_TOP = 3  # collectives that are open at first, and that the head of the page names as avoidable
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class _Writer:
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{escape(self.page.title)}</title><style>{style}</style></head><body>"
-            f"<header><h1>{escape(self.page.title)}</h1>{self.figures()}{self.budgets()}<nav>{nav}</nav></header>"
+            f"<header><h1>{escape(self.page.title)}</h1>{self.figures()}{self.budgets()}{self.avoidable()}"
+            f"<nav>{nav}</nav></header>"
             f"<main>{sections}</main>{self.symbols()}"
             f'<script type="application/json" id="layout-data">{data}</script><script>{script}</script>'
             "</body></html>\n"
@@ -141,19 +142,31 @@ class _Writer:
 
     # What moves.
 
+    def avoidable(self) -> str:
+        """Return the collectives that one would write otherwise to be without, those of most bytes first."""
+        reasons, lines = self.report.reasons, []
+        for row, count in self._counted():
+            said = [n for n in row.reasons if reasons[n].remedy]
+            if said and len(lines) < _TOP:
+                cause = self._cause(reasons[said[0]].given, reasons[said[0]].wanted)
+                lines.append(
+                    f"<li>{_move_head(row, count)}<br>{cause}: {escape(reasons[said[0]].remedy)}</li>"
+                )
+        return f"<h2>To move less</h2><ul>{''.join(lines)}</ul>" if lines else ""
+
+    def _counted(self) -> list[tuple[TransferRow, int]]:
+        """Return the collectives and how often each runs, those of most bytes first."""
+        counts = Counter(self.report.collectives)
+        return sorted(counts.items(), key=lambda item: -item[0].nbytes * item[1])
+
     def moves(self) -> str:
         """Return each collective with its reasons, those of most bytes first."""
-        counts = Counter(self.report.collectives)
-        rows = sorted(counts, key=lambda row: -row.nbytes * counts[row])
+        rows = self._counted()
         if not rows:
             return "<p>Nothing: no rank receives anything from another.</p>"
-        return "".join(self._move(row, counts[row], n < _TOP) for n, row in enumerate(rows))
+        return "".join(self._move(row, count, n < _TOP) for n, (row, count) in enumerate(rows))
 
     def _move(self, row: TransferRow, count: int, is_open: bool) -> str:
-        head = (
-            f"<b>{escape(row.op)}</b> over {escape(', '.join(row.axes))}: {count} x, "
-            f"{human_bytes(count * row.nbytes)} <code>{escape(place(row.where))}</code>"
-        )
         reasons = [self.report.reasons[number] for number in row.reasons]
         cause = "; ".join(self._cause(r.given, r.wanted) for r in reasons)
         inside = "".join(self._reason(number) for number in row.reasons)
@@ -161,8 +174,10 @@ class _Writer:
             known = "The op itself makes it: it works along a dim that is cut."
             unknown = "The program's source is not at hand: no reasons are known."
             inside = f'<div class="inside">{known if self.report.ops else unknown}</div>'
-        because = f'<br><span class="faint">{cause}</span>' if cause else ""
-        return f'<details{" open" * is_open} class="move"><summary>{head}{because}</summary>{inside}</details>'
+        head = _move_head(row, count) + (f'<br><span class="faint">{cause}</span>' if cause else "")
+        return (
+            f'<details{" open" * is_open} class="move"><summary>{head}</summary>{inside}</details>'
+        )
 
     def _cause(self, given: Sequence[Cause], wanted: Sequence[Cause]) -> str:
         return ", but ".join(escape(chain[-1].text) for chain in (given, wanted) if chain)
@@ -417,6 +432,14 @@ class _Writer:
         found = self.page.budget.exceeded(spent_by(self.report))
         lines = "".join(f'<li class="more">{escape(each.line)}</li>' for each in found)
         return f"<ul>{lines}</ul>" if found else "<p>Within the budget.</p>"
+
+
+def _move_head(row: TransferRow, count: int) -> str:
+    """Return what a collective is, what it costs and where it is."""
+    return (
+        f"<b>{escape(row.op)}</b> over {escape(', '.join(row.axes))}: {count} x, "
+        f"{human_bytes(count * row.nbytes)} <code>{escape(place(row.where))}</code>"
+    )
 
 
 def _chosen(row: KernelRow) -> str:

@@ -436,6 +436,8 @@ class _Prices:
                 ways.append(f'ask for {what} in "{wish}"')
             elif all(link.kind != "op" for link in wanted):
                 ways += [way.format(what=what) for way in self._kept(moved)]
+        if [link.kind for link in given] == ["constraint"] and not self.source.partial:
+            ways.append(f'write "{self.target}" in that constraint, or leave it out')
         if [link.kind for link in given] == ["argument"] and not self.source.partial:
             what = given[0].text.split(" lies")[0]
             ways.append(f'give {what} as "{self.target}": every rank then holds that much of it')
