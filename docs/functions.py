@@ -9,10 +9,10 @@ FAMILIES = (
         """
 bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bfloat16, float16, float32, float64, complex64 and
 complex128; `mw.float32`, `"f32"`, `"float32"` and `np.float32` are the same wherever a dtype is asked for. Two arrays
-promote as the standard says; besides, float16 with bfloat16 gives float32, uint64 beside an integer with sign float64,
-an integer array beside a floating or complex one takes its type, and bool beside a number the number's. The functions
-work outside of traced functions too, and raise UsageError for what is no
-dtype.
+promote as the standard says; float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, int4 and uint4, a byte each,
+promote like wider ones. Besides, float16 with bfloat16 gives float32, and so do two kinds of 8 bits; uint64 beside an
+integer with sign float64, an integer array beside a floating or complex one takes its type, and bool beside a number
+the number's. The functions work outside of traced functions too, and raise UsageError for what is no dtype.
 """,
     ),
     (

@@ -34,11 +34,16 @@ from meshweave.frontends.python.dtypes import complex64 as complex64
 from meshweave.frontends.python.dtypes import complex128 as complex128
 from meshweave.frontends.python.dtypes import e as e
 from meshweave.frontends.python.dtypes import finfo as finfo
+from meshweave.frontends.python.dtypes import float8_e4m3fn as float8_e4m3fn
+from meshweave.frontends.python.dtypes import float8_e4m3fnuz as float8_e4m3fnuz
+from meshweave.frontends.python.dtypes import float8_e5m2 as float8_e5m2
+from meshweave.frontends.python.dtypes import float8_e5m2fnuz as float8_e5m2fnuz
 from meshweave.frontends.python.dtypes import float16 as float16
 from meshweave.frontends.python.dtypes import float32 as float32
 from meshweave.frontends.python.dtypes import float64 as float64
 from meshweave.frontends.python.dtypes import iinfo as iinfo
 from meshweave.frontends.python.dtypes import inf as inf
+from meshweave.frontends.python.dtypes import int4 as int4
 from meshweave.frontends.python.dtypes import int8 as int8
 from meshweave.frontends.python.dtypes import int16 as int16
 from meshweave.frontends.python.dtypes import int32 as int32
@@ -47,6 +52,7 @@ from meshweave.frontends.python.dtypes import isdtype as isdtype
 from meshweave.frontends.python.dtypes import nan as nan
 from meshweave.frontends.python.dtypes import pi as pi
 from meshweave.frontends.python.dtypes import result_type as result_type
+from meshweave.frontends.python.dtypes import uint4 as uint4
 from meshweave.frontends.python.dtypes import uint8 as uint8
 from meshweave.frontends.python.dtypes import uint16 as uint16
 from meshweave.frontends.python.dtypes import uint32 as uint32

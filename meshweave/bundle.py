@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import IO, Any
 
 import numpy as np
@@ -29,12 +29,18 @@ from meshweave.files.whole import replacing
 from meshweave.layout import Layout, Mesh
 
 FORMAT = 15
+OF_A_BYTE = {
+    "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E4M3FNUZ": "float8_e4m3fnuz",
+    "f8E5M2FNUZ": "float8_e5m2fnuz", "i4": "int4", "ui4": "uint4",
+}  # fmt: skip
+"""Elements that a byte holds each, with the names that the package ml_dtypes gives them."""
 # NumPy has no bf16: its bits travel as uint16.
 NUMPY_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "uint16",
     "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "i1": "bool",
     "ui64": "uint64", "ui32": "uint32", "ui16": "uint16", "ui8": "uint8",
     "index": "int64", "complex<f32>": "complex64", "complex<f64>": "complex128",
+    **OF_A_BYTE,
 }  # fmt: skip
 
 
@@ -45,17 +51,34 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
     """
     if dtype not in NUMPY_DTYPES:
         raise MeshweaveError(f'no buffers of dtype "{dtype}"; known: {", ".join(NUMPY_DTYPES)}')
-    return np.dtype(NUMPY_DTYPES[dtype])
+    return _ml_dtype(OF_A_BYTE[dtype]) if dtype in OF_A_BYTE else np.dtype(NUMPY_DTYPES[dtype])
 
 
 def public_dtype(dtype: str) -> np.dtype[Any]:
     """Return the NumPy type of arrays of `dtype` as users see it: of "bf16" that of the package ml_dtypes."""
-    if dtype == "bf16":
-        import ml_dtypes  # here, for most programs have no bf16
+    return _ml_dtype("bfloat16") if dtype == "bf16" else numpy_dtype(dtype)
 
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return found
-    return numpy_dtype(dtype)
+
+def element_name(dtype: np.dtype[Any]) -> str | None:
+    """Return our name of the elements of a NumPy dtype, or of one of ml_dtypes; None where arrays have no such ones."""
+    return OF_ML_DTYPES.get(dtype.name) or _OF_NUMPY.get(dtype)
+
+
+OF_ML_DTYPES = {"bfloat16": "bf16", **{name: own for own, name in OF_A_BYTE.items()}}
+"""Our names of the dtypes of the package ml_dtypes that arrays may have."""
+_OF_NUMPY = {
+    np.dtype(name): own
+    for own, name in NUMPY_DTYPES.items()
+    if own not in ("bf16", "index", *OF_A_BYTE)
+}
+
+
+@cache
+def _ml_dtype(name: str) -> np.dtype[Any]:
+    import ml_dtypes  # here, for most programs have no such elements
+
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from meshweave.api.alike import LIMIT, alike, made
 from meshweave.api.callables.told import tell
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import check_fits, leaf_spec, told_apart
+from meshweave.bundle import OF_A_BYTE
 from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import STATE
 from meshweave.frontends.python.dtypes import CHOSEN, DTYPES, float32
@@ -31,7 +32,7 @@ from meshweave.runtime.local.engine import LocalExecutable
 from meshweave.runtime.local.small import SmallCall
 
 ONE_RANK = Mesh()
-_ELEMENTS = {d.numpy: name for name, d in DTYPES.items() if name != "bf16"}
+_ELEMENTS = {d.numpy: name for name, d in DTYPES.items() if name not in ("bf16", *OF_A_BYTE)}
 KEPT, KEPT_APART = 2048, 64  # programs kept loaded: of one rank, and of several, which have threads
 _NUMBERS = (bool, int, float, complex)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshweave.errors import UsageError
 from meshweave.frontends.python.builder import STATE
-from meshweave.frontends.python.dtypes import INTEGERS, DType, as_dtype, promoted, weak_kind
+from meshweave.frontends.python.dtypes import INTEGERS, DType, as_dtype, limits, promoted, weak_kind
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, as_mesh, as_numpy, dtype_name
 
@@ -75,9 +75,9 @@ def _numbers(value: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DTy
 
 
 def _check_range(array: np.ndarray[Any, Any], dtype: DType) -> None:
-    limits = np.iinfo(dtype.numpy)
+    least, most = limits(dtype)
     for end in (array.min(), array.max()):
-        if not limits.min <= end <= limits.max:
+        if not least <= end <= most:
             raise UsageError(f"asarray: {end} is no {dtype!r}")
 
 

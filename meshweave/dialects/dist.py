@@ -24,6 +24,8 @@ from meshweave.plan.collectives import BY_OP
 
 COMPLEX = "dist.complex"
 """Mark of an argument or result that is complex for its user: the last dim, of 2, holds both parts."""
+BITS = "dist.bits"
+"""Attribute of an argument or result of bytes: the type of elements that its user sees in them, "f8E4M3FN" or "i4"."""
 DONATE, TAKES = "dist.donate", "dist.takes"
 UNSIGNED = "dist.unsigned"  # of an argument or result: its integers have no sign for who calls
 WEIGHT = (

@@ -5,6 +5,7 @@ import os
 from meshweave.errors import CompileError
 from meshweave.files.sources import read_source
 from meshweave.frontends.complex.split import split_complex
+from meshweave.frontends.narrow.module import holds_narrow, write_as_bytes
 from meshweave.frontends.stablehlo.frontend import is_stablehlo, load_stablehlo
 from meshweave.frontends.weights import add_weights
 from meshweave.ir.bindings import ir
@@ -44,6 +45,9 @@ def read_text(text: str, ctx: ir.Context, name: str, weights: bool = True) -> ir
     if weights:
         with ctx, ir.Location.unknown(ctx):
             add_weights(module, text)
+    if holds_narrow(text):
+        with ctx, ir.Location.unknown(ctx):
+            write_as_bytes(module)
     if "complex<" in text:
         with ctx, ir.Location.unknown(ctx):
             split_complex(module)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from meshweave.bundle import Port, numpy_dtype
+from meshweave.bundle import OF_A_BYTE, Port, numpy_dtype, public_dtype
 from meshweave.errors import MeshweaveError
 from meshweave.frontends.torch.export import Exported, torch_package
 from meshweave.frontends.torch.layouts import is_dtensor
@@ -179,7 +179,7 @@ class _TensorPort:
         self._first = list({repr(place): (values, place) for values, place in held}.values())
         self._torch = torch_package()
         self._tensors = (self._torch.Tensor, self._torch.nn.Parameter)
-        self._is_bf16 = port.dtype == "bf16"
+        self._dtype = port.dtype
         self._kind = torch_dtype(port.dtype) if self.pieces is not None else None
 
     def put(self, value: object) -> bool:
@@ -203,29 +203,36 @@ class _TensorPort:
             return None
         if value.dtype is not self._kind or value.shape != self.shape or value.device.type != "cpu":
             return None
-        return _bits(value) if self._is_bf16 else np.asarray(value.detach().numpy())
+        return _elements(value.detach(), self._dtype)
 
     def tensor(self) -> Tensor:
         """Return the global value."""
         whole = np.empty(self.shape, self.dtype)
         for held, place in self._first:
             whole[place] = held
-        return viewed(whole, "bf16" if self._is_bf16 else "")
+        return viewed(whole, self._dtype)
 
 
 def viewed(array: Buffer, dtype: str) -> Tensor:
     """Return a torch tensor in the memory of an array with elements of a dtype."""
     torch = torch_package()
-    if dtype == "bf16":
-        bits: Tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if dtype in _NOT_NUMPYS:
+        bits: Tensor = torch.from_numpy(array.view(_NOT_NUMPYS[dtype])).view(torch_dtype(dtype))
         return bits
     whole: Tensor = torch.from_numpy(array)
     return whole
 
 
-def _bits(value: Tensor) -> Buffer:
-    """View the 16-bit patterns of a bf16 tensor, in its memory."""
-    return np.asarray(value.detach().view(torch_package().int16).numpy()).view(np.uint16)
+_NOT_NUMPYS = {"bf16": "int16", **{name: "uint8" for name in OF_A_BYTE if name.startswith("f")}}
+"""Elements that NumPy does not know, with integers in whose place torch hands them over."""
+
+
+def _elements(value: Tensor, dtype: str) -> Buffer:
+    """View the elements of a tensor as NumPy's, in its memory; of bf16 the 16-bit patterns."""
+    if dtype not in _NOT_NUMPYS:
+        return np.asarray(value.numpy())
+    whole = getattr(torch_package(), _NOT_NUMPYS[dtype])
+    return np.asarray(value.view(whole).numpy()).view(numpy_dtype(dtype))
 
 
 def _zeros(port: Port, mesh: Mesh) -> list[Buffer]:
@@ -266,17 +273,14 @@ def from_tensor(value: object) -> Buffer:
         return np.asarray(value)
     whole = value.full_tensor() if is_dtensor(value) else value
     whole = whole.detach().cpu().contiguous()
-    if whole.dtype == torch.bfloat16:
-        return _bits(whole)
-    return np.asarray(whole.numpy())
+    return _elements(whole, next((n for n in _NOT_NUMPYS if torch_dtype(n) == whole.dtype), ""))
 
 
 def torch_dtype(name: str) -> torch.dtype:
     """Return torch's name of an element type."""
     torch = torch_package()
-    if name == "bf16":
-        return torch.bfloat16
-    return torch.from_numpy(np.empty(0, numpy_dtype(name))).dtype
+    own = getattr(torch, public_dtype(name).name, None) if name in _NOT_NUMPYS else None
+    return own or torch.from_numpy(np.empty(0, numpy_dtype(name))).dtype
 
 
 def to_torch(array: Array) -> Tensor:
@@ -284,5 +288,7 @@ def to_torch(array: Array) -> Tensor:
     torch = torch_package()
     if array.kind.rank is not None and not array.kind.is_everywhere:
         array = array.redistribute(Layout.replicated(len(array.shape)))
-    value = torch.from_numpy(np.ascontiguousarray(array.numpy()).reshape(array.shape))
-    return value.to(torch.bfloat16) if array.dtype_name == "bf16" else value
+    whole = np.ascontiguousarray(array.numpy()).reshape(array.shape)
+    if array.dtype_name == "bf16":  # as f32
+        return torch.from_numpy(whole).to(torch.bfloat16)
+    return viewed(whole, array.dtype_name)

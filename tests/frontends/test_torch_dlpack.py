@@ -65,3 +65,24 @@ def test_other_dtypes_are_as_they_were() -> None:
         value = torch.ones(3, dtype=dtype)
         array = mw.Array.from_dlpack(value)
         assert torch.equal(torch.from_dlpack(array), value)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_8_bits_go_in_and_out_and_are_computed(name: str) -> None:
+    kind = getattr(torch, name)
+    value = torch.arange(256, dtype=torch.int16).to(torch.uint8).view(kind)
+    array = mw.asarray(value)
+    assert array.dtype.name == name
+    assert torch.equal(torch.from_dlpack(array).view(torch.uint8), value.view(torch.uint8))
+
+    @torch.compile(backend="meshweave")
+    def f(x: Any, w: Any) -> Any:
+        return x @ w.to(torch.float32), x.to(kind)
+
+    x = torch.linspace(-3, 3, 64).reshape(4, 16)
+    w = value.view(torch.uint8)[:96].view(kind).reshape(16, 6)
+    product, small = f(x, w)
+    torch.testing.assert_close(product, x @ w.to(torch.float32))
+    assert small.dtype == kind and torch.equal(
+        small.view(torch.uint8), x.to(kind).view(torch.uint8)
+    )

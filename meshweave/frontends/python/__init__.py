@@ -5,8 +5,9 @@
 
 _NAMES = {
     "frontends.python.dtypes": (
-        "as_dtype bfloat16 can_cast complex128 complex64 e finfo float16 float32 float64 iinfo inf int16 int32 int64 "
-        "int8 isdtype nan pi result_type uint16 uint32 uint64 uint8"
+        "as_dtype bfloat16 can_cast complex128 complex64 e finfo float16 float32 float64 float8_e4m3fn float8_e4m3fnuz "
+        "float8_e5m2 float8_e5m2fnuz iinfo inf int16 int32 int4 int64 int8 isdtype nan pi result_type uint16 uint32 "
+        "uint4 uint64 uint8"
     ),
     "frontends.python.functions.elementwise": (
         "abs acos acosh add asin asinh astype atan atan2 atanh ceil clip conj copysign cos cosh divide erf exp "

@@ -227,10 +227,10 @@ class Body:
             return self._to_unsigned(value, source, target)
         if target.element == source.element:
             return value
-        if target.kind == "f" and target.bits == 16:
+        if target.kind == "f" and target.bits < 32:
             if source.bits >= 32 and source.kind in INTEGERS:
                 value, source = self.cast(value, source, float64), float64
-            elif source.kind == "f" and source.bits == 16:
+            elif source.kind == "f" and source.bits < 32:
                 value, source = self.cast(value, source, float32), float32
         return self.let(
             f"arith.{_cast_op(source, target)} {value} : {source.element} to {target.element}"
@@ -238,7 +238,7 @@ class Body:
 
     def _to_unsigned(self, value: str, source: DType, target: DType) -> str:
         """Truncate a float to an integer without sign; as in C, a negative one wraps around."""
-        if source.bits == 16:
+        if source.bits < 32:
             value, source = self.cast(value, source, float32), float32
         if target.bits < 64:
             return self.cast(self.cast(value, source, int64), int64, target)

@@ -1,10 +1,10 @@
 """Define the element types of traced programs, and how they promote.
 
 Promotion is that of the array API standard, with these choices where it leaves some: float16 with bfloat16 gives
-float32; an integer array beside a floating one takes the floating type (as in JAX and PyTorch); bool beside a number
-takes the number's type. Python scalars (and `np.float64` values, which are Python floats) are weak: they take the
-arrays' type, unless their kind is higher: then an int gives int64, a float float32. These two are the default types;
-`mw.default_float` chooses another floating one.
+float32, and so do two kinds of floats of 8 bits; an integer array beside a floating one takes the floating type (as in
+JAX and PyTorch); bool beside a number takes the number's type. Python scalars (and `np.float64` values, which are
+Python floats) are weak: they take the arrays' type, unless their kind is higher: then an int gives int64, a float
+float32. These two are the default types; `mw.default_float` chooses another floating one.
 An integer with sign beside one without gives the narrowest with sign that holds both, and float64 beside uint64.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshweave.bundle import NUMPY_DTYPES, public_dtype
+from meshweave.bundle import OF_A_BYTE, OF_ML_DTYPES, numpy_dtype, public_dtype
 from meshweave.errors import UsageError
 from meshweave.layout import Mesh
 
@@ -53,7 +53,7 @@ class DType:
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """Return the NumPy dtype of Arrays of such elements; of bfloat16 that of the package ml_dtypes."""
+        """Return the NumPy dtype of Arrays of such elements; of bfloat16 and others that of the package ml_dtypes."""
         return public_dtype(self.name)
 
     @property
@@ -75,7 +75,7 @@ class DType:
     @property
     def numpy(self) -> np.dtype[Any]:
         """Return the NumPy dtype that holds such elements; for bfloat16 that of its bits."""
-        return np.dtype(NUMPY_DTYPES[self.name])
+        return numpy_dtype(self.name)
 
 
 RealScalar: TypeAlias = bool | int | float
@@ -97,6 +97,12 @@ uint32 = DType("ui32", "u", 32)
 uint64 = DType("ui64", "u", 64)
 float16 = DType("f16", "f", 16)
 bfloat16 = DType("bf16", "f", 16)
+float8_e4m3fn = DType("f8E4M3FN", "f", 8)
+float8_e5m2 = DType("f8E5M2", "f", 8)
+float8_e4m3fnuz = DType("f8E4M3FNUZ", "f", 8)
+float8_e5m2fnuz = DType("f8E5M2FNUZ", "f", 8)
+int4 = DType("i4", "i", 4)
+uint4 = DType("ui4", "u", 4)
 float32 = DType("f32", "f", 32)
 float64 = DType("f64", "f", 64)
 complex64 = DType("complex<f32>", "c", 64)
@@ -107,14 +113,16 @@ _LONG = {
     "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "ui8": "uint8", "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
-    "complex<f32>": "complex64", "complex<f64>": "complex128",
+    "complex<f32>": "complex64", "complex<f64>": "complex128", **OF_A_BYTE,
 }  # fmt: skip
 _FLOATS, _COMPLEX = (float16, bfloat16, float32, float64), (complex64, complex128)
 _UNSIGNED = (uint8, uint16, uint32, uint64)
-DTYPES = {d.name: d for d in (bool_, int8, int16, int32, int64, *_UNSIGNED, *_FLOATS, *_COMPLEX)}
+_OF_A_BYTE = (float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, int4, uint4)
+_NUMPYS = (bool_, int8, int16, int32, int64, *_UNSIGNED, *_FLOATS, *_COMPLEX)
+DTYPES = {d.name: d for d in (*_NUMPYS, *_OF_A_BYTE)}
 DEFAULT_INT = int64
 _BY_NAME = {**DTYPES, **{_LONG[n]: d for n, d in DTYPES.items()}}
-_BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d is not bfloat16}
+_BY_NUMPY = {d.numpy: d for d in _NUMPYS if d is not bfloat16}
 INTEGERS = "iu"
 """The kinds of integers."""
 _LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # of kinds: the higher one wins
@@ -157,8 +165,8 @@ def as_dtype(value: DTypeLike) -> DType:
         known = np.dtype(value)
     except TypeError:
         known = None
-    if known is not None and known.name == "bfloat16":
-        return bfloat16
+    if known is not None and known.name in OF_ML_DTYPES:
+        return _BY_NAME[known.name]
     if known is not None and known.newbyteorder("=") in _BY_NUMPY and not known.isnative:
         raise UsageError(
             f"dtype {known}: bytes in another machine's order; astype({str(known.newbyteorder('='))!r}) is right"
@@ -190,6 +198,12 @@ def finfo(dtype: object, /) -> TypeLimits:
     found = part(own_dtype(dtype))
     if found.kind != "f":
         raise UsageError(f"finfo: {found!r} is no floating dtype")
+    if found.bits == 8:
+        import ml_dtypes  # here, for most programs have no such floats
+
+        of: Any = ml_dtypes.finfo(found.numpy)  # type: ignore[no-untyped-call]
+        least, most, eps, normal = map(float, (of.min, of.max, of.eps, of.smallest_normal))
+        return TypeLimits(8, least, most, found, eps, normal)
     digits, least = _MANTISSA[found.name]
     largest = (2 - 2.0**-digits) * 2.0 ** (1 - least)
     return TypeLimits(found.bits, -largest, largest, found, 2.0**-digits, 2.0**least)
@@ -252,9 +266,9 @@ class Info:
     def dtypes(self, *, device: Mesh | None = None, kind: Kind | None = None) -> dict[str, DType]:
         """Return the standard's dtypes by name; kind: only those of a kind, as `isdtype` takes it.
 
-        float16 and bfloat16 are no names of the standard's.
+        float16, bfloat16 and those of a byte or less are no names of the standard's.
         """
-        every = {_LONG[d.name]: d for d in DTYPES.values() if d not in (float16, bfloat16)}
+        every = {_LONG[d.name]: d for d in _NUMPYS if d not in (float16, bfloat16)}
         return {name: d for name, d in every.items() if kind is None or isdtype(d, kind)}
 
 
@@ -346,12 +360,15 @@ def op_of(word: str, dtype: DType) -> str:
 
 
 def accumulator(dtype: DType) -> DType:
-    """Return the dtype that sums of `dtype` are computed in: float32 for 16-bit floats."""
-    return float32 if dtype.kind == "f" and dtype.bits == 16 else dtype
+    """Return the dtype that sums of `dtype` are computed in: float32 for floats of fewer bits."""
+    return float32 if dtype.kind == "f" and dtype.bits < 32 else dtype
 
 
 def limits(dtype: DType) -> tuple[float | int, float | int]:
-    """Return the smallest and the largest value: -inf and inf for floats."""
+    """Return the smallest and the largest value: -inf and inf for floats that have them."""
+    if dtype.kind == "f" and dtype.bits == 8 and dtype is not float8_e5m2:
+        found = finfo(dtype)
+        return found.min, found.max
     if dtype.kind == "f":
         return float("-inf"), float("inf")
     if dtype.kind == "b":
@@ -387,6 +404,8 @@ def _float_literal(value: float, dtype: DType) -> str:
     if math.isfinite(value):
         mantissa, e, exponent = repr(value).partition("e")
         return mantissa + ("" if "." in mantissa else ".0") + e + exponent
+    if dtype.bits == 8:
+        return f"0x{np.array(value, dtype.numpy).view(np.uint8):02X}"
     kind = ">f4" if dtype is bfloat16 else f">f{dtype.bits // 8}"  # bf16: the first half of f32
     bits = np.array(value if value == value else math.nan, kind).tobytes().hex().upper()
     return f"0x{bits[: dtype.bits // 4]}"

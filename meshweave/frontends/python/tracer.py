@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
+from meshweave.bundle import OF_A_BYTE, OF_ML_DTYPES
 from meshweave.errors import UsageError
 from meshweave.frontends.python import METHODS, PUBLIC
 from meshweave.frontends.python.builder import (
@@ -388,13 +389,14 @@ def constant(
     type_ = tensor_type(array.shape, dtype)
     data = np.ascontiguousarray(array)
     data = data.view(np.uint16) if data.dtype.name == "bfloat16" else data
+    as_bytes = data.view(np.uint8) if dtype.name in OF_A_BYTE else data
     if data.nbytes > CAPTURED_BYTES:
         found = Tracer(trace, trace.capture(source, data, type_, dtype), array.shape, dtype)
         found.block = trace.top  # an argument belongs to no inner block
         return found
     if dtype is bool_:
         return _function("astype")(constant(trace, data.view(np.int8), int8, source), bool_)
-    text = f'dense<"0x{data.tobytes().hex().upper()}">'
+    text = f'dense<"0x{as_bytes.tobytes().hex().upper()}">'
     return Tracer(trace, trace.let(f"arith.constant {text} : {type_}"), array.shape, dtype)
 
 
@@ -419,8 +421,8 @@ def splat(trace: TraceBuilder, shape: Sequence[int], value: Scalar, dtype: DType
 
 def _uniform(array: np.ndarray[Any, Any]) -> bool:
     """Tell whether all elements are the same value, with 0.0 and -0.0 as two."""
-    if array.dtype.name == "bfloat16":
-        array = array.view(np.uint16)
+    if array.dtype.name in OF_ML_DTYPES:
+        array = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
     if array.dtype.kind == "c":
         return _uniform(array.real) and _uniform(array.imag)
     first = array.flat[0]

@@ -7,7 +7,17 @@ from dataclasses import replace
 from math import prod
 
 from meshweave.bundle import Port
-from meshweave.dialects.dist import COMPLEX, LEAST, LENGTH, LENGTHS, MERGED, TAKES, UNSIGNED, WEIGHT
+from meshweave.dialects.dist import (
+    BITS,
+    COMPLEX,
+    LEAST,
+    LENGTH,
+    LENGTHS,
+    MERGED,
+    TAKES,
+    UNSIGNED,
+    WEIGHT,
+)
 from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.bindings import ir
@@ -226,7 +236,8 @@ def _port(name: str, type_: ir.Type, attrs: Mapping[str, ir.Attribute], op: ir.O
     layout = Layout.replicated(len(shape))
     text = attrs["dist.layout"].value if "dist.layout" in attrs else str(layout)
     takes = attrs[TAKES].value if TAKES in attrs else None
-    element = f"{'u' if UNSIGNED in attrs else ''}{type_.element_type}"
+    held = attrs[BITS].value if BITS in attrs else type_.element_type
+    element = f"{'u' if UNSIGNED in attrs else ''}{held}"
     weight = attrs[WEIGHT].value if WEIGHT in attrs else ""
     port = Port(name, element, tuple(whole.shape), shape, text, takes, weight, *_lengths(attrs))
     return _complex(port) if COMPLEX in attrs else port

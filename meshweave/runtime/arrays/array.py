@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from operator import index as as_index
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
-from meshweave.bundle import NUMPY_DTYPES, Manifest, Port, numpy_dtype
+from meshweave.bundle import NUMPY_DTYPES, OF_ML_DTYPES, Manifest, Port, element_name, numpy_dtype
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, gather
 from meshweave.layout.arguments import as_layout
@@ -19,7 +19,7 @@ from meshweave.layout.spec import LayoutLike
 from meshweave.runtime.arrays import text
 from meshweave.runtime.arrays.away import AwayShards
 from meshweave.runtime.arrays.blocks import views
-from meshweave.runtime.arrays.dlpack import HasDLPack, bf16_bits, bf16_capsule
+from meshweave.runtime.arrays.dlpack import HasDLPack, capsule_of, unknown_to_numpy
 from meshweave.runtime.arrays.elements import narrow, stored, wide
 from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.arrays.operators import Operators
@@ -378,15 +378,13 @@ class Array(Operators):
         """
         if not hasattr(value, "__dlpack__"):
             raise UsageError(f"from_dlpack: a {type(value).__name__} has no __dlpack__")
-        bits, on = bf16_bits(value), as_mesh(mesh)
-        array, dtype = (as_numpy(value, "from_dlpack"), None) if bits is None else (bits, _BF16)
+        array, on = as_numpy(value, "from_dlpack"), as_mesh(mesh)
         if layout is None:
             layout = Layout.replicated(array.ndim)
-            if on.nranks == 1 and dtype == _BF16:
-                return Array([array], on, layout, array.shape, _BF16)
             if on.nranks == 1:
-                return Array.from_shards([array], mesh=on, layout=layout, shape=array.shape)
-        return Array.from_numpy(array, mesh=on, layout=layout, dtype=dtype)
+                held = stored(array, dtype_name(array))
+                return Array([held], on, layout, array.shape, dtype_name(array))
+        return Array.from_numpy(array, mesh=on, layout=layout)
 
     @staticmethod
     def from_file(
@@ -432,7 +430,8 @@ class Array(Operators):
     ) -> Any:
         """Give the value to another library: without a copy from one rank, as a copy when several ranks hold it.
 
-        bf16 goes as bf16. Raises BufferError when no rank holds the whole (`shards[r]` is what a rank holds).
+        bf16 goes as bf16, floats of 8 bits as such. Raises BufferError when no rank holds the whole (`shards[r]` is
+        what a rank holds).
         """
         shard = self._whole() if self.kind.rank is None else self._of_all()
         if self.mesh.nranks > 1:
@@ -444,7 +443,7 @@ class Array(Operators):
         if stream is not None or dl_device not in (None, (1, 0)):
             raise BufferError("an Array lies in the processor's memory, and has no stream")
         given = shard.copy() if copy else shard
-        return bf16_capsule(given) if self.dtype_name == _BF16 else given.__dlpack__()
+        return capsule_of(given, self.dtype_name)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Name the processor's memory."""
@@ -585,7 +584,7 @@ def as_dtype_name(dtype: Any) -> str:
     if name in NUMPY_DTYPES:
         return str(name)
     try:
-        return _BF16 if name == "bfloat16" else dtype_name(np.empty(0, dtype))
+        return OF_ML_DTYPES.get(str(name)) or dtype_name(np.empty(0, dtype))
     except (TypeError, MeshweaveError):
         known = ", ".join(NUMPY_DTYPES)
         raise UsageError(f"dtype {dtype!r:.40}: known are {known}, and NumPy's") from None
@@ -604,7 +603,9 @@ def as_numpy(value: object, who: str) -> Values:
         try:
             return np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, AttributeError):
-            pass  # bf16, say: the library's own conversion may know better
+            found = unknown_to_numpy(cast("HasDLPack", value))  # bf16, say
+            if found is not None:
+                return found
     try:
         array = np.asarray(value)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -616,25 +617,15 @@ def as_numpy(value: object, who: str) -> Values:
 
 def dtype_name(array: Values) -> str:
     """Return our name of an array's dtype. Raises MeshweaveError when it has none."""
-    if array.dtype.name == "bfloat16":
-        return _BF16
-    for name in NUMPY_DTYPES:
-        if name not in (_BF16, "index") and numpy_dtype(name) == array.dtype:
-            return name
+    name = element_name(array.dtype)
+    if name is not None:
+        return name
     native = array.dtype.newbyteorder("=")
     if not array.dtype.isnative and native.kind in "biufc":
         raise MeshweaveError(
             f"dtype {array.dtype}: bytes in another machine's order; astype({str(native)!r}) is right"
         )
-    wider = _WIDER.get(array.dtype.name)
-    right = f": .astype(np.{wider}) has all their values" if wider else ""
-    raise MeshweaveError(f"arrays of dtype {array.dtype} cannot be laid out{right}")
-
-
-_WIDER = {
-    "float8_e4m3fn": "float16", "float8_e5m2": "float16", "int4": "int8", "uint4": "uint8",
-}  # fmt: skip
-"""For dtypes of ml_dtypes that arrays have not, one of NumPy's."""
+    raise MeshweaveError(f"arrays of dtype {array.dtype} cannot be laid out")
 
 
 def place(executable: Executable, values: Sequence[Any]) -> list[list[Values]]:

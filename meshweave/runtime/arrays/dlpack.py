@@ -1,7 +1,7 @@
-"""Read and make DLPack capsules: their structs, and bf16, which NumPy does not know.
+"""Read and make DLPack capsules: their structs, and floats that NumPy does not know.
 
 NumPy takes bf16 numbers as 16-bit integers once the capsule says that they are integers, and gives them away as bf16
-once the capsule of its integers says so.
+once the capsule of its integers says so; floats of 8 bits likewise.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ import ctypes
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-INT, UINT, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6  # DLDataTypeCode
+from meshweave.bundle import public_dtype
+from meshweave.runtime.memory import Values
+
+INT, UINT, FLOAT, COMPLEX, BOOL = 0, 1, 2, 5, 6  # DLDataTypeCode
+CODES = {"bf16": 4, "f8E4M3FN": 10, "f8E4M3FNUZ": 11, "f8E5M2": 12, "f8E5M2FNUZ": 13}
+"""The codes of floats that NumPy does not know."""
 FRESH, USED = b"dltensor", b"used_dltensor"  # names of a capsule before and after it is consumed
 _VERSIONED = b"dltensor_versioned"
 _VERSIONED_HEAD = 8 + 8 + 8 + 8  # bytes before its DLTensor: version, context, deleter, flags
@@ -63,15 +67,17 @@ class HasDLPack(Protocol):
         """Return the kind of memory and the number of the device."""
 
 
-def bf16_capsule(bits: npt.NDArray[np.uint16]) -> object:
-    """Return a capsule of bf16 numbers in the memory of their 16-bit patterns. BufferError if it is read-only."""
-    capsule = bits.view(np.int16).__dlpack__()
-    _tensor_in(capsule).code = BFLOAT
+def capsule_of(held: Values, dtype: str) -> object:
+    """Return a capsule of elements in the memory of what buffers hold of them. BufferError if it is read-only."""
+    if dtype not in CODES:
+        return held.__dlpack__()
+    capsule = held.view(f"i{held.dtype.itemsize}").__dlpack__()
+    _tensor_in(capsule).code = CODES[dtype]
     return capsule
 
 
-def bf16_bits(value: HasDLPack) -> npt.NDArray[np.uint16] | None:
-    """Return the 16-bit patterns of another library's array, in its memory; None if its elements are not bf16."""
+def unknown_to_numpy(value: HasDLPack) -> Values | None:
+    """Return another library's array, in its memory, with a dtype of ml_dtypes; None if it has another."""
     if value.__dlpack_device__()[0] != 1:
         return None
     try:
@@ -81,10 +87,12 @@ def bf16_bits(value: HasDLPack) -> npt.NDArray[np.uint16] | None:
     except (BufferError, RuntimeError, AttributeError):
         return None
     tensor = _tensor_in(capsule)
-    if tensor.code != BFLOAT:
+    dtype = next((name for name, code in CODES.items() if code == tensor.code), None)
+    if dtype is None:
         return None
     tensor.code = UINT
-    return np.asarray(np.from_dlpack(_Given(capsule)), np.uint16)
+    found: Values = np.from_dlpack(_Given(capsule)).view(public_dtype(dtype))
+    return found
 
 
 def _tensor_in(capsule: object) -> DLTensor:

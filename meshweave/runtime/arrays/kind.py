@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bundle import public_dtype
+from meshweave.bundle import OF_A_BYTE, public_dtype
+from meshweave.errors import LayoutError
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.places import is_run, run_at
 
@@ -70,5 +71,10 @@ class Kind:
 def kind_of(
     mesh: Mesh, layout: Layout, shape: tuple[int, ...], element: str, rank: int | None = None
 ) -> Kind:
-    """Return the kind of these Arrays, as a rule the same object each time: another one costs a compile, no more."""
+    """Return the kind of these Arrays, as a rule the same object each time: another one costs a compile, no more.
+
+    Raises LayoutError for pending reductions of elements that are not added up over ranks.
+    """
+    if layout.partial and element in OF_A_BYTE:
+        raise LayoutError(f"layout {layout} of {element}: such numbers are not added up over ranks")
     return Kind(mesh, layout, shape, element, rank)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from meshweave.bundle import Port, numpy_dtype
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.arrays.dlpack import (
-    BFLOAT,
     BOOL,
+    CODES,
     COMPLEX,
     FLOAT,
     FRESH,
@@ -47,10 +47,8 @@ _release, _drop_capsule = _Deleter(_forget), Destructor(_forget_capsule)
 
 def _dl_type(dtype: str) -> tuple[int, int]:
     """Return DLPack's code and bits of a dtype."""
-    if dtype == "bf16":
-        return BFLOAT, 16
     found = numpy_dtype(dtype)
-    return _CODES[found.kind], found.itemsize * 8
+    return CODES.get(dtype) or _CODES[found.kind], found.itemsize * 8
 
 
 class DeviceArray:

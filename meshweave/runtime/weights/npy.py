@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
+from meshweave.bundle import NUMPY_DTYPES, element_name, numpy_dtype
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.weights.archive import ArchiveMember, members
 from meshweave.runtime.weights.boxes import OpenFile
 from meshweave.runtime.weights.stored import Stored
 
 _MOST = 1 << 16  # bytes of a header
-NAMES = {numpy_dtype(name): name for name in NUMPY_DTYPES if name not in ("bf16", "index")}
 
 
 def npy(path: Path) -> dict[str, Stored]:
@@ -56,9 +55,9 @@ def _array(file: OpenFile, name: str, offset: int, nbytes: int) -> Stored:
     except Exception as error:  # tokenize, ast and others raise their own kinds
         said = " ".join(str(error).split())[:160] or type(error).__name__
         raise MeshweaveError(f"{where}: not a .npy array: {said}") from None
-    if dtype not in NAMES:
-        raise MeshweaveError(f"{where}: no arrays of dtype {dtype}: {', '.join(NAMES.values())}")
-    ours = NAMES[dtype]
+    ours = element_name(dtype)
+    if ours is None:
+        raise MeshweaveError(f"{where}: no arrays of dtype {dtype}: {', '.join(NUMPY_DTYPES)}")
     right = prod(shape) * numpy_dtype(ours).itemsize
     if any(n < 0 for n in shape) or nbytes - start.tell() != right:
         raise MeshweaveError(

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from meshweave.bundle import NUMPY_DTYPES, element_name
 from meshweave.errors import MeshweaveError
 from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.boxes import OpenFile, as_slice
-from meshweave.runtime.weights.npy import NAMES
 from meshweave.runtime.weights.safetensors import MAX_HEADER, json_object
 from meshweave.runtime.weights.stored import Stored
 
@@ -96,10 +96,10 @@ def _array(folder: Path, name: str, said: Mapping[str, Any]) -> ChunkedArray:
     except ValueError as error:
         raise MeshweaveError(f"{folder}: array {name}: {_line(error)}") from None
     kind = opened.dtype.numpy_dtype
-    dtype = "bf16" if kind.name == "bfloat16" else NAMES.get(kind)
+    dtype = element_name(kind)
     if dtype is None:
         raise MeshweaveError(
-            f"{folder}: array {name}: no arrays of dtype {kind}: {', '.join(NAMES.values())}, bf16"
+            f"{folder}: array {name}: no arrays of dtype {kind}: {', '.join(NUMPY_DTYPES)}"
         )
     return ChunkedArray(where, dtype, tuple(opened.shape), 0, opened=opened)
 

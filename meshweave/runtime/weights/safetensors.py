@@ -9,40 +9,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import MeshweaveError
-from meshweave.runtime.memory import Values
 from meshweave.runtime.weights.boxes import OpenFile
-from meshweave.runtime.weights.stored import Packing, Stored
+from meshweave.runtime.weights.stored import Stored
 
 DTYPES = {
     "F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "C64": "complex<f32>", "BOOL": "i1",
     "I64": "i64", "I32": "i32", "I16": "i16", "I8": "i8",
     "U64": "ui64", "U32": "ui32", "U16": "ui16", "U8": "ui8",
+    "F8_E4M3": "f8E4M3FN", "F8_E5M2": "f8E5M2",
 }  # fmt: skip
 """Our name of each dtype of the format that arrays have."""
-
-
-def _eight_bits(exponent: int) -> Values:
-    """Return what each byte stands for as f16, of floats with so many bits of exponent: 5 (E5M2) or 4 (E4M3)."""
-    byte = np.arange(256, dtype=np.uint16)
-    if exponent == 5:
-        return (byte << 8).view(np.float16)
-    power, mantissa = (byte >> 3 & 15).astype(np.int64), (byte & 7).astype(np.float64)
-    size = np.where(power > 0, np.ldexp(8 + mantissa, power - 10), np.ldexp(mantissa, -9))
-    size[(byte & 127) == 127] = np.nan
-    return np.where(byte < 128, size, -size).astype(np.float16)
-
-
-FLOATS_OF_8_BITS = {"F8_E4M3": _eight_bits(4), "F8_E5M2": _eight_bits(5)}
-"""What each byte stands for, of dtypes of the format that are read as f16, which has all their values."""
 NAMES = {ours: name for name, ours in DTYPES.items()}
 MAX_HEADER = 100_000_000  # bytes, as in the format's own library
 METADATA = "__metadata__"
@@ -96,15 +78,10 @@ def _stored(path: Path, name: str, entry: object, start: int) -> Stored:
         raise MeshweaveError(
             f"{path}: tensor {name}: {entry!r:.80}, a dtype, a shape and two data_offsets are right"
         ) from None
-    table = FLOATS_OF_8_BITS.get(dtype) if shape else None
-    if dtype not in DTYPES and table is None:
-        known = ", ".join((*DTYPES, *FLOATS_OF_8_BITS))
+    if dtype not in DTYPES:
+        known = ", ".join(DTYPES)
         raise MeshweaveError(f"{path}: tensor {name}: no arrays of dtype {dtype:.20}: {known}")
-    if table is None:
-        stored = Stored(path, DTYPES[dtype], tuple(shape), start + begin)
-    else:
-        packing = Packing(1, 1, partial(np.take, table))
-        stored = Stored(path, "f16", tuple(shape), start + begin, None, packing)
+    stored = Stored(path, DTYPES[dtype], tuple(shape), start + begin)
     if end - begin != stored.nbytes:
         raise MeshweaveError(
             f"{path}: tensor {name}: bytes {begin} to {end}, {dtype} {shape} takes {stored.nbytes}"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshweave.dialects.dist import DONATE, DONATIONS, TAKES, UNSIGNED
+from meshweave.dialects.dist import BITS, DONATE, DONATIONS, TAKES, UNSIGNED
 from meshweave.errors import CompileError
 from meshweave.hints.ledger import HONOURED, INFEASIBLE
 from meshweave.ir.bindings import ir
@@ -151,6 +151,8 @@ class _Donations:
         ends = [self.arguments[number], self.results[result]]
         if (UNSIGNED in ends[0]) != (UNSIGNED in ends[1]):
             return f"only one of it and result {result} has integers without a sign"
+        if (held := [end[BITS].value if BITS in end else "integers" for end in ends])[0] != held[1]:
+            return f"its bytes are {held[0]}, those of result {result} {held[1]}"
         if any("dist.layout" not in end or "dist.open" in end for end in ends):
             return ""
         here, there = (end["dist.layout"].value for end in ends)

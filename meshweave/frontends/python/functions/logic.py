@@ -85,7 +85,7 @@ def signbit(x: ArrayLike, /) -> Tracer:
         number = b.let(f"arith.bitcast {a} : {t} to {bits}")
         return b.compare("slt", bits, number, b.constant(0, bits))
 
-    return apply([x], emit, float32 if dtype.bits == 16 else dtype, bool_, bool_)
+    return apply([x], emit, float32 if dtype.bits < 32 else dtype, bool_, bool_)
 
 
 _BITS = "for integers or bools, elementwise"

@@ -78,15 +78,15 @@ def _uniform(
 @primitive
 def scaled(x: Tracer, times: Tracer, more: Tracer) -> Tracer:
     """Compute x * times + more, rounded once, as JAX's compiler makes it of a product and a sum."""
-    if x.dtype.bits == 16:
+    if x.dtype.bits < 32:
         return e.add(e.multiply(x, times), more)
     return e.apply([x, times, more], lambda b, t, *v: b.op("math.fma", t, *v), x.dtype, x.dtype)
 
 
 def _floating(name: str, dtype: DTypeLike | None) -> DType:
     wanted = dtype_of(f"random.{name}", dtype, default_floating())
-    if wanted.kind != "f":
-        fail(f"random.{name}: dtype {wanted!r}, a floating one is right")
+    if wanted.kind != "f" or wanted.bits < 16:
+        fail(f"random.{name}: dtype {wanted!r}, a floating one of 16 bits or more is right")
     return wanted
 
 
