@@ -59,6 +59,16 @@ def public_dtype(dtype: str) -> np.dtype[Any]:
     return _ml_dtype("bfloat16") if dtype == "bf16" else numpy_dtype(dtype)
 
 
+def file_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the NumPy type of a buffer's elements in a .npy file: of those that a byte holds, the byte."""
+    return np.dtype(np.uint8) if dtype in OF_A_BYTE else numpy_dtype(dtype)
+
+
+def as_in_files(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array as .npy files hold it: numbers of a byte that NumPy does not know as bytes."""
+    return array.view(np.uint8) if array.dtype.name in OF_A_BYTE.values() else array
+
+
 def element_name(dtype: np.dtype[Any]) -> str | None:
     """Return our name of the elements of a NumPy dtype, or of one of ml_dtypes; None where arrays have no such ones."""
     return OF_ML_DTYPES.get(dtype.name) or _OF_NUMPY.get(dtype)

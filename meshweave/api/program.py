@@ -677,7 +677,7 @@ def _random(port: Port, rng: "np.random.Generator") -> np.ndarray[Any, Any]:
     shape, dtype = port.global_shape, numpy_dtype(port.dtype)
     if port.dtype == "bf16":
         return rng.standard_normal(shape).astype(np.float32)
-    if dtype.kind == "f":
+    if dtype.kind == "f" or port.dtype.startswith("f8"):
         return rng.standard_normal(shape).astype(dtype)
     if dtype.kind == "c":
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)

@@ -1,7 +1,7 @@
 """Arrays as JSON: nested lists, or a .npy file in base64; the ports of a program say what is right.
 
 Infinities and NaN, which JSON has not, are the strings "inf", "-inf" and "nan". A complex number is a pair in one more
-dim. bf16 is given and returned as f32.
+dim. bf16 and floats of 8 bits are given and returned as f32, integers of 4 bits as those of 8.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bundle import Port, numpy_dtype
+from meshweave.bundle import OF_A_BYTE, Port, numpy_dtype
 from meshweave.errors import UsageError
 
 _FORMS = ("lists", "npy")
@@ -64,13 +64,25 @@ def _few(names: Sequence[str]) -> str:
 
 def _read(port: Port, name: str, value: object) -> np.ndarray[Any, Any]:
     """Return an argument as the program takes it. Raises UsageError that names it."""
-    wanted = np.dtype(np.float32) if port.dtype == "bf16" else numpy_dtype(port.dtype)
+    wanted = _as_told(port)
     found = _npy(name, value) if isinstance(value, Mapping) else _lists(port, name, value, wanted)
     if found.shape != port.at(found.shape).global_shape:
         raise UsageError(f"{name}: shape {_by(found.shape)}, {_by(port.global_shape)} is right")
     if found.dtype != wanted:
         raise UsageError(f"{name}: dtype {found.dtype}, {wanted} is right")
-    return found
+    if port.dtype not in OF_A_BYTE:
+        return found
+    made = found.astype(numpy_dtype(port.dtype))
+    if wanted.kind in "iu" and (made.astype(wanted) != found).any():
+        raise UsageError(f"{name}: a number is no {made.dtype}")
+    return made
+
+
+def _as_told(port: Port) -> np.dtype[Any]:
+    """Return the dtype in which JSON has the numbers of a port: a wider one where NumPy does not know them."""
+    if port.dtype == "bf16" or port.dtype.startswith("f8"):
+        return np.dtype(np.float32)
+    return np.dtype({"i4": np.int8, "ui4": np.uint8}.get(port.dtype, numpy_dtype(port.dtype)))
 
 
 def _npy(name: str, value: Mapping[str, object]) -> np.ndarray[Any, Any]:
@@ -160,7 +172,7 @@ def check_form(form: object) -> str:
 
 def written(port: Port, index: int, value: np.ndarray[Any, Any], form: str) -> dict[str, Any]:
     """Return a result as JSON takes it, in the form "lists" or "npy"."""
-    array = np.asarray(value, np.float32) if port.dtype == "bf16" else np.asarray(value)
+    array = np.asarray(value).astype(_as_told(port), copy=False)
     made: dict[str, Any] = {"name": port_name(port, index, "result"), "shape": list(array.shape),
                             "dtype": port.dtype}  # fmt: skip
     if form == "npy":

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bundle import Port, numpy_dtype
+from meshweave.bundle import OF_A_BYTE, Port, as_in_files, element_name, numpy_dtype
 from meshweave.errors import MeshweaveError
 from meshweave.files.whole import replacing
 from meshweave.runtime.arrays.array import check_global
@@ -15,8 +15,8 @@ from meshweave.runtime.arrays.saved import read_npy
 
 TOLERANCE = 2e-4
 """Largest error that --check and --expect accept, relative to the largest element."""
-NARROW_TOLERANCE = 2e-2
-"""The same for bf16 and f16. Integers and i1 must be equal."""
+NARROW_TOLERANCES = {"bf16": 2e-2, "f16": 2e-2, **dict.fromkeys(OF_A_BYTE, 0.25)}
+"""The same for floats of 16 and 8 bits, of which two neighbours are as far apart. Integers and i1 must be equal."""
 
 
 def load(file: str) -> np.ndarray[Any, Any]:
@@ -33,6 +33,12 @@ def load(file: str) -> np.ndarray[Any, Any]:
     return array
 
 
+def _of_port(array: np.ndarray[Any, Any], port: Port) -> np.ndarray[Any, Any]:
+    """Return an array from a file, bytes as the numbers of the port that they hold."""
+    is_bytes = array.dtype == np.uint8 or (array.dtype.kind == "V" and array.dtype.itemsize == 1)
+    return array.view(numpy_dtype(port.dtype)) if port.dtype in OF_A_BYTE and is_bytes else array
+
+
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
@@ -47,7 +53,7 @@ def arguments(ports: Sequence[Port], files: Sequence[str]) -> list[np.ndarray[An
         )
     arrays = []
     for index, (port, file) in enumerate(zip(ports, files)):
-        array = load(file)
+        array = _of_port(load(file), port)
         try:
             check_global(port.at(array.shape), index, array)
         except MeshweaveError as error:
@@ -69,8 +75,8 @@ def expected(ports: Sequence[Port], files: Sequence[str]) -> list[np.ndarray[Any
         )
     arrays = []
     for index, (port, file) in enumerate(zip(ports, files)):
-        array = load(file)
-        if array.dtype.kind not in "fiubc":
+        array = _of_port(load(file), port)
+        if array.dtype.kind not in "fiubc" and element_name(array.dtype) is None:
             raise MeshweaveError(f"{file}: dtype {array.dtype}: numbers are needed")
         if array.shape != port.at(array.shape).global_shape and not port.merged:
             raise MeshweaveError(
@@ -115,8 +121,9 @@ def difference(
     index: int, reference: str, port: Port, mine: np.ndarray[Any, Any], other: np.ndarray[Any, Any]
 ) -> Difference:
     """Compare a result with its reference, both global. Equal infinities, and NaN in both, are no error."""
-    kind = numpy_dtype(port.dtype).kind if port.dtype != "bf16" else "f"
-    exact = kind in "iub" and other.dtype.kind in "iub"
+    whole = {"i4": "i", "ui4": "u", "bf16": "f"}
+    kind = whole.get(port.dtype) or numpy_dtype(port.dtype).kind
+    exact = kind in "iub" and (other.dtype.kind in "iub" or other.dtype == numpy_dtype(port.dtype))
     # The 64-bit mantissa of long double holds every integer exactly.
     wide = (
         np.longdouble if exact else np.complex128 if "c" in (kind, other.dtype.kind) else np.float64
@@ -127,7 +134,7 @@ def difference(
         distance = np.where(same, 0, np.abs(a - b))
     distance = np.where(np.isnan(distance), np.inf, distance)
     largest = float(np.abs(b[np.isfinite(b)]).max(initial=0))
-    relative = 0.0 if exact else NARROW_TOLERANCE if port.dtype in ("bf16", "f16") else TOLERANCE
+    relative = 0.0 if exact else NARROW_TOLERANCES.get(port.dtype, TOLERANCE)
     limit = 0.0 if exact else relative * max(largest, float(np.finfo(np.float32).tiny))
     if not distance.size:
         return Difference(index, reference, 0.0, largest, limit, (), 0.0, 0.0)
@@ -151,5 +158,5 @@ def save(result: np.ndarray[Any, Any], directory: str, name: str) -> str:
     """Write an array, whole or not at all, to `name` in a folder; return its path. Raises OSError."""
     path = os.path.join(directory, name)
     with replacing(path) as out:
-        np.save(out, result, allow_pickle=False)
+        np.save(out, as_in_files(result), allow_pickle=False)
     return path

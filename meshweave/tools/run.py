@@ -44,7 +44,14 @@ from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.perf import write_perf_map
 from meshweave.see.profile import read_prices
 from meshweave.targets import ENGINES, Goal, engine_traits
-from meshweave.tools.arrays import Difference, arguments, difference, dump, expected
+from meshweave.tools.arrays import (
+    NARROW_TOLERANCES,
+    Difference,
+    arguments,
+    difference,
+    dump,
+    expected,
+)
 from meshweave.tools.guard import Stage
 from meshweave.tools.sign import check_signature
 from meshweave.tools.streams import begins_with, read_bytes
@@ -392,7 +399,7 @@ def _reference(program: Program) -> Goal:
     from other kernels say little.
     """
     manifest = program.bundle.manifest
-    small = any(port.dtype in ("bf16", "f16") for port in (*program.inputs, *program.outputs))
+    small = any(port.dtype in NARROW_TOLERANCES for port in (*program.inputs, *program.outputs))
     if manifest.chip and small:
         return Goal(manifest.target, manifest.engine, manifest.chip)
     return Goal()

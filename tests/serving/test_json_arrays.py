@@ -5,10 +5,11 @@ import io
 import json
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from meshweave.bundle import NUMPY_DTYPES, Port
+from meshweave.bundle import NUMPY_DTYPES, Port, numpy_dtype
 from meshweave.errors import UsageError
 from meshweave.serving.json_arrays import check_form, read_arguments, written
 
@@ -25,11 +26,11 @@ def npy(array: np.ndarray) -> dict[str, str]:
 
 def of_type(dtype: str) -> np.ndarray:
     """Six values as the program takes and gives them: the least and the largest, and what floats have besides."""
-    kind = np.dtype("float32" if dtype == "bf16" else NUMPY_DTYPES[dtype])
+    kind = np.dtype("float32") if dtype == "bf16" else numpy_dtype(dtype)
     if kind.kind == "b":
         values: Any = [True, False, True, True, False, False]
-    elif kind.kind in "iu":
-        limits = np.iinfo(kind)
+    elif kind.kind in "iu" or dtype in ("i4", "ui4"):
+        limits = ml_dtypes.iinfo(kind)
         values = [int(limits.min), int(limits.max), 0, 1, 2, 3]
     else:
         values = [0.1, -1.5, float("nan"), float("inf"), float("-inf"), 3.0]
@@ -49,7 +50,8 @@ def test_a_result_can_be_given_as_an_argument(dtype: str, form: str) -> None:
     for inputs in ([given], {"x": given}):
         (again,) = read_arguments([here], inputs)
         assert again.dtype == value.dtype
-        np.testing.assert_array_equal(again, value)
+        wide = [v.astype(np.complex128) for v in (again, value)]
+        np.testing.assert_array_equal(*wide)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (0, 3)])

@@ -3,7 +3,8 @@
 array.save("weights");  again = meshweave.load("weights", mesh="x=8", layout="[_, x]")
 
     weights/manifest.json    format, mesh, layout, shape, dtype, and for each file its bytes and SHA-256
-    weights/rank0.npy ...    what each rank holds, in memory order (bf16 as 16-bit patterns); never a pickle
+    weights/rank0.npy ...    what each rank holds, in memory order; never a pickle. bf16 are 16-bit patterns,
+                             floats of 8 bits and integers of 4 bytes
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.bundle import NUMPY_DTYPES, numpy_dtype
+from meshweave.bundle import NUMPY_DTYPES, file_dtype, numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.arguments import as_layout
@@ -201,12 +202,12 @@ class _SavedFiles:
             except OSError as error:
                 raise MeshweaveError(f"{path}: cannot be read: {error.strerror}") from None
             wanted = saved.layout.allocation_shape(saved.mesh, saved.shape)
-            if array.shape != wanted or array.dtype != numpy_dtype(saved.dtype):
+            held = file_dtype(saved.dtype)
+            if array.shape != wanted or array.dtype != held:
                 raise MeshweaveError(
-                    f"{path}: {array.dtype} {list(array.shape)}, {numpy_dtype(saved.dtype)} "
-                    f"{list(wanted)} was saved"
+                    f"{path}: {array.dtype} {list(array.shape)}, {held} {list(wanted)} was saved"
                 )
-            self._open[rank] = array
+            self._open[rank] = array.view(numpy_dtype(saved.dtype))
         return self._open[rank]
 
 

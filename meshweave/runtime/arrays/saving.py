@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from meshweave.bundle import as_in_files
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.runtime.job import current
 from meshweave.runtime.memory import Values
@@ -135,9 +136,8 @@ def _write(path: Path, shard: Values) -> dict[str, Any]:
     """Write a shard; return its file's entry in the manifest."""
     with open(path, "wb") as file:
         hashed: Any = _Hashed(file)
-        np.lib.format.write_array(
-            hashed, np.ascontiguousarray(shard).reshape(shard.shape), allow_pickle=False
-        )
+        held = np.ascontiguousarray(shard).reshape(shard.shape)
+        np.lib.format.write_array(hashed, as_in_files(held), allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
     return {"bytes": hashed.nbytes, "sha256": hashed.hash.hexdigest()}
