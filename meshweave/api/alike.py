@@ -1,7 +1,8 @@
-"""Compute small elementwise ops on Arrays that lie alike shard by shard, by NumPy, where the bits are the same.
+"""Compute small ops on Arrays by NumPy, where the bits are the same: a compiled call costs a few times more.
 
-A compiled call costs a few times what such an op does, and its first one a compile. Only what IEEE 754 or the width of
-an integer fixes to the bit is here: sums, products, quotients and comparisons, not functions.
+Elementwise ops on Arrays that lie alike are computed shard by shard. Only what IEEE 754 or the width of an integer
+fixes to the bit is here: sums, products, quotients, roots and comparisons, not functions. What moves, chooses or fills
+in elements is computed for Arrays that one rank has the whole of.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from meshweave.frontends.python.program import TracedProgram
+from meshweave.frontends.python.tree import LEAF
+from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.kind import Kind, kind_of
 
 LIMIT = 1 << 14  # bytes of all shards, above which compiled code is at least as quick
 _FLOATS, _INTEGERS = ("f32", "f64"), ("i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64")
 _NUMBERS = (*_FLOATS, *_INTEGERS)
+_WHOLE = (*_NUMBERS, "i1")
+_ONE_RANK = Mesh()
 _UFUNCS: dict[str, tuple[Any, tuple[str, ...], bool]] = {
     # name -> NumPy's function, the dtypes for which the bits are the same, is the result a bool?
     "add": (np.add, _NUMBERS, False),
@@ -27,6 +33,18 @@ _UFUNCS: dict[str, tuple[Any, tuple[str, ...], bool]] = {
     "multiply": (np.multiply, _NUMBERS, False),
     "divide": (np.divide, _FLOATS, False),
     "negative": (np.negative, _NUMBERS, False),
+    "positive": (np.positive, _NUMBERS, False),
+    "abs": (np.abs, _NUMBERS, False),
+    "square": (np.square, _NUMBERS, False),
+    "sqrt": (np.sqrt, _FLOATS, False),
+    "floor": (np.floor, _FLOATS, False),
+    "ceil": (np.ceil, _FLOATS, False),
+    "trunc": (np.trunc, _FLOATS, False),
+    "maximum": (np.maximum, _INTEGERS, False),
+    "minimum": (np.minimum, _INTEGERS, False),
+    "isnan": (np.isnan, _FLOATS, True),
+    "isinf": (np.isinf, _FLOATS, True),
+    "isfinite": (np.isfinite, _FLOATS, True),
     "equal": (np.equal, (*_NUMBERS, "i1"), True),
     "not_equal": (np.not_equal, (*_NUMBERS, "i1"), True),
     "less": (np.less, _NUMBERS, True),
@@ -41,6 +59,33 @@ _UFUNCS: dict[str, tuple[Any, tuple[str, ...], bool]] = {
     "logical_or": (np.logical_or, ("i1",), True),
     "logical_not": (np.logical_not, ("i1",), True),
 }
+
+
+def _dims(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+_MOVES: dict[str, Callable[..., Any]] = {
+    "broadcast_to": lambda x, shape: np.broadcast_to(x, shape),
+    "concat": lambda arrays, axis=0: np.concatenate(arrays, axis),
+    "expand_dims": lambda x, axis=0: np.expand_dims(x, _dims(axis)),
+    "flip": lambda x, axis=None: np.flip(x, _dims(axis)),
+    "matrix_transpose": lambda x: np.swapaxes(x, -1, -2),
+    "moveaxis": np.moveaxis,
+    "permute_dims": lambda x, axes: np.transpose(x, axes),
+    "reshape": lambda x, shape, copy=None: np.reshape(x, shape),
+    "roll": lambda x, shift, axis=None: np.roll(x, shift, _dims(axis)),
+    "squeeze": lambda x, axis=None: np.squeeze(x, _dims(axis)),
+    "stack": lambda arrays, axis=0: np.stack(arrays, axis),
+    "swapaxes": np.swapaxes,
+    "tile": np.tile,
+    "transpose": lambda x, axes=None: np.transpose(x, axes),
+    "tril": lambda x, k=0: np.tril(x, max(-x.size, min(k, x.size))),
+    "triu": lambda x, k=0: np.triu(x, max(-x.size, min(k, x.size))),
+    "where": np.where,
+}
+"""Name -> what gives the same elements of the same arguments."""
+_FILLED = {"zeros": np.zeros, "ones": np.ones, "zeros_like": np.zeros, "ones_like": np.ones}
 
 
 class _Quiet(threading.local):
@@ -71,6 +116,76 @@ def alike(name: str, leaves: Sequence[Any]) -> Callable[..., Any] | None:
         return None
     result = kind_of(kind.mesh, kind.layout, kind.shape, "i1", kind.rank) if compares else kind
     return _run(ufunc, result, [type(v) is Array for v in leaves])
+
+
+def whole(
+    name: str,
+    leaves: Sequence[Any],
+    arguments: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]],
+    program: TracedProgram,
+) -> Callable[..., Any] | None:
+    """Return what computes a traced program on leaves of these kinds that one rank has; None where code has to.
+
+    arguments: makes those of the function from leaves. The program says what the result is, and what is refused.
+    """
+    known = name in _MOVES or name in _FILLED or name == "astype"
+    if not known or program.structure != LEAF or not all(map(_is_plain, leaves)):
+        return None
+    (result,) = program.results
+    element, shape = result.dtype.name, tuple(result.shape)
+    kind = kind_of(_ONE_RANK, Layout.replicated(len(shape)), shape, element)
+    if element not in _WHOLE or _nbytes(kind) > LIMIT:
+        return None
+    dtype = kind.dtype
+    if name in _FILLED:
+        fill = _FILLED[name]
+        return lambda *_: made(kind, (fill(shape, dtype),))
+    if name == "astype":
+        if not (leaves and _converts(leaves[0].dtype, dtype)):
+            return None
+        return lambda v: made(kind, (_QUIET.run((v._held or v.held)[0].astype, dtype),))
+    move = _MOVES[name]
+
+    def run(*values: Any) -> Any:
+        args, kwargs = arguments(
+            [(v._held or v.held)[0] if type(v) is Array else v for v in values]
+        )
+        return made(kind, (move(*args, **kwargs).copy(),))
+
+    found = run(*leaves)._held[0]
+    if found.dtype != kind.dtype or found.shape != shape:
+        return None
+    args, kwargs = arguments([_LEAF] * len(leaves))
+    if args == (_LEAF,) * len(leaves) and not kwargs:
+        return lambda *values: made(
+            kind,
+            (move(*[(v._held or v.held)[0] if type(v) is Array else v for v in values]).copy(),),
+        )
+    if args[:1] != (_LEAF,) or len(leaves) > 1:
+        return run
+    rest = args[1:]
+    return lambda v: made(kind, (move((v._held or v.held)[0], *rest, **kwargs).copy(),))
+
+
+_LEAF = object()
+
+
+def _converts(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Tell whether all numbers of a dtype have one right value in another one."""
+    return np.can_cast(source, target) or source.kind == target.kind == "f"
+
+
+def _is_plain(leaf: object) -> bool:
+    """Tell whether NumPy takes a leaf as it is: an array that one rank has, or a number that takes its dtype."""
+    if type(leaf) is not Array:
+        return type(leaf) is float
+    kind = leaf.kind
+    return (
+        kind.mesh == _ONE_RANK
+        and kind.is_plain
+        and kind.element in _WHOLE
+        and _nbytes(kind) <= LIMIT
+    )
 
 
 def _nbytes(kind: Kind) -> int:

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.api.alike import LIMIT, alike, made
+from meshweave.api.alike import LIMIT, alike, made, whole
 from meshweave.api.callables.told import tell
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import check_fits, leaf_spec, told_apart
 from meshweave.bundle import OF_A_BYTE
 from meshweave.errors import UsageError
+from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import STATE
 from meshweave.frontends.python.dtypes import CHOSEN, DTYPES, float32
 from meshweave.frontends.python.program import ArgumentSpec, trace_program
@@ -34,7 +35,7 @@ from meshweave.runtime.local.small import SmallCall
 ONE_RANK = Mesh()
 _ELEMENTS = {d.numpy: name for name, d in DTYPES.items() if name not in ("bf16", *OF_A_BYTE)}
 KEPT, KEPT_APART = 2048, 64  # programs kept loaded: of one rank, and of several, which have threads
-_NUMBERS = (bool, int, float, complex)
+_NUMBERS = frozenset({bool, int, float, complex})
 
 Run = Callable[..., Any]
 
@@ -59,36 +60,41 @@ _ALONE, _TOGETHER = _Kept(KEPT), _Kept(KEPT_APART)
 
 
 def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a public function that traces inside traced functions, and computes at once outside of them."""
-    takes, rest = _parameters(function)
+    """Return a public function that traces inside traced functions, and computes at once outside of them.
+
+    Its attribute `direct` has what computes calls without a program, by the kinds of Arrays and the types of numbers,
+    as long as this thread traces nothing: `state.trace` says so.
+    """
+    takes = _Takes(function)
     narrow: dict[Any, Run] = {}  # programs, by the default floating dtype
     wide: dict[Any, Run] = {}
+    direct: dict[Any, Run] = {}
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if STATE.trace is not None:
             return apart(function(*args, **kwargs), args)
         programs = narrow if CHOSEN.floating is float32 else wide
-        if not kwargs and STATE.kernels is None:
-            if len(args) == 2:
-                a, b = args
-                key: Any = (
-                    a.kind if type(a) is Array else type(a),
-                    b.kind if type(b) is Array else type(b),
-                )
-            else:
-                key = tuple([v.kind if type(v) is Array else type(v) for v in args])
-            found = programs.get(key)
+        if not kwargs and STATE.kernels is None:  # of Arrays and numbers alone: a shorter key
+            found = programs.get(tuple([v.kind if type(v) is Array else type(v) for v in args]))
             if found is not None:
                 return found(*args)
+        leaves: list[Any] = []
+        key: Hashable = takes.key(args, kwargs, leaves)
+        if STATE.kernels is not None:
+            key = key, STATE.kernels
+        found = programs.get(key)
+        if found is not None:
+            return found(*leaves)
         if not kwargs and any(type(v) is np.ndarray for v in args):
-            own = tuple([_as_array(v) if takes.get(k, rest) else v for k, v in enumerate(args)])
+            own = tuple([_as_array(v) if takes.place(k) else v for k, v in enumerate(args)])
             if any(a is not b for a, b in zip(own, args)):
                 return call(*own)
-        asked = Call(function, name, takes, rest, args, kwargs)
-        return asked.run(programs)
+        asked = Call(function, name, takes, args, kwargs, leaves)
+        return asked.run(key, programs, direct)
 
     call.__module__, call.__qualname__, call.__name__ = "meshweave", name, name.rpartition(".")[2]
+    call.__dict__.update(direct=direct, state=STATE)
     return call
 
 
@@ -103,62 +109,87 @@ def _as_array(value: object) -> object:
     return made(kind, (copied(value),))
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[dict[str | int, bool], bool]:
-    """Return which parameters of a function take arrays, by name and by place, and whether those after the last do."""
-    takes: dict[str | int, bool] = {}
-    rest = False
-    for place, parameter in enumerate(inspect.signature(function).parameters.values()):
-        data = "ArrayLike" in str(parameter.annotation)
-        takes[place] = takes[parameter.name] = data
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            rest = data
-    return takes, rest
+class _Takes:
+    """Tell which parameters of a function take arrays, by name and by place."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        parameters = inspect.signature(function).parameters.values()
+        data = {p.name: "ArrayLike" in str(p.annotation) for p in parameters}
+        self._by_name, self._by_place = data, tuple(data.values())
+        several = [p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
+        self._rest = any(data[name] for name in several)
+
+    def place(self, place: int) -> bool:
+        """Tell whether the argument at a place may be an array."""
+        return self._by_place[place] if place < len(self._by_place) else self._rest
+
+    def name(self, name: str) -> bool:
+        """Tell whether an argument by name may be one."""
+        return self._by_name.get(name, False)
+
+    def key(self, args: Sequence[Any], kwargs: dict[str, Any], leaves: list[Any]) -> Hashable:
+        """Return what the program of a call depends on, and append its arrays and numbers to `leaves`."""
+        by_place, parts = self._by_place, list[Hashable]()
+        if len(args) > len(by_place):
+            by_place += (self._rest,) * (len(args) - len(by_place))
+        for value, data in zip(args, by_place):
+            if type(value) is Array:
+                leaves.append(value)
+                parts.append(value.kind)
+            else:
+                parts.append(_part(value, data, leaves))
+        if kwargs:
+            parts += [(k, _part(v, self.name(k), leaves)) for k, v in sorted(kwargs.items())]
+        return tuple(parts)
+
+
+_BY_VALUE = {int, bool, str, type(None)}
+"""Types of arguments that are told apart by type and value as they are."""
+_INT = frozenset({int})
+
+
+def _part(value: Any, data: bool, leaves: list[Any], within: bool = False) -> Hashable:
+    """Return the part of the key that an argument is, and keep its leaves; `data` tells whether it may have any."""
+    kind: Hashable = type(value)
+    if kind in _NUMBERS and data and not within:
+        leaves.append(value)
+        return kind
+    if kind in _BY_VALUE:
+        return kind, value
+    if kind is Array:
+        leaves.append(value)
+        return value.kind  # type: ignore[no-any-return]
+    if kind is tuple and _INT.issuperset(map(type, value)):
+        return kind, value
+    if kind is tuple or kind is list:
+        return kind, tuple([_part(v, data, leaves, True) for v in value])
+    if kind is slice:
+        ends = (value.start, value.stop, value.step)
+        return kind, tuple([_part(v, data, leaves, True) for v in ends])
+    if data and _is_leaf(value, within):
+        leaves.append(value)
+        return np.dtype, value.dtype, tuple(value.shape)
+    if kind is np.ndarray:
+        return kind, value.dtype, value.shape, value.tobytes()
+    return told_apart(value)
 
 
 class Call:
-    """Tell arrays and numbers of a call, its leaves, from the arguments that its program depends on.
-
-    takes, rest: which parameters take arrays, as `_parameters` says.
-    """
+    """Make what computes calls of a kind: of a function, from arrays and numbers, the leaves, among its arguments."""
 
     def __init__(
         self,
         function: Callable[..., Any],
         name: str,
-        takes: dict[str | int, bool],
-        rest: bool,
+        takes: _Takes,
         args: Sequence[Any],
         kwargs: dict[str, Any],
+        leaves: Sequence[Any],
     ) -> None:
         self._function, self._name = function, name
-        self._args, self._kwargs = args, kwargs
-        self._by_place = [takes.get(place, rest) for place in range(len(args))]
-        self._by_name = {key: takes.get(key, False) for key in kwargs}
-        self.leaves: list[Any] = []
-        self._in_trace = False
-        parts = [self._part(v, data) for v, data in zip(args, self._by_place)]
-        named = [(key, self._part(v, self._by_name[key])) for key, v in sorted(kwargs.items())]
-        self._key: tuple[Hashable, ...] = (*parts, *named)
-
-    def _part(self, value: Any, data: bool, within: bool = False) -> Hashable:
-        """Return the part of the key that an argument is, and keep its leaves; `data` tells whether it may have any."""
-        kind = type(value)
-        if isinstance(value, Array):
-            self.leaves.append(value)
-            return value.kind
-        if kind is tuple or kind is list:
-            return kind, tuple([self._part(v, data, True) for v in value])
-        if kind is slice:
-            return kind, tuple(
-                [self._part(v, data, True) for v in (value.start, value.stop, value.step)]
-            )
-        if data and _is_leaf(value, within):
-            self.leaves.append(value)
-            return (kind,) if kind in _NUMBERS else (np.dtype, value.dtype, tuple(value.shape))
-        if kind is np.ndarray:
-            return kind, value.dtype, value.shape, value.tobytes()
-        self._in_trace |= isinstance(value, Tracer)
-        return told_apart(value)
+        self._args, self._kwargs, self._leaves = args, kwargs, leaves
+        self._by_place = [takes.place(place) for place in range(len(args))]
+        self._by_name = {key: takes.name(key) for key in kwargs}
 
     def _rebuilt(self, value: Any, data: bool, leaves: Iterator[Any], within: bool = False) -> Any:
         """Return an argument with other leaves, taken in the order of `_part`."""
@@ -181,36 +212,38 @@ class Call:
         }
         return args, kwargs
 
-    def run(self, programs: dict[Any, Run]) -> Any:
-        """Compute, by a program that is kept if there is one for this kind of call."""
-        if self._in_trace:  # a value of a trace that has ended: the function says so
-            return self._function(*self._args, **self._kwargs)
-        key = (self._key, STATE.kernels)
-        found = programs.get(key)
-        if found is not None:
-            return found(*self.leaves)
-        run, several = self._made()
-        quick = self._quick_key()
-        for one in (key, quick) if quick is not None else (key,):
-            programs[one] = run
-            (_TOGETHER if several else _ALONE).add((self._name, CHOSEN.floating), one, programs)
-        return run(*self.leaves)
+    def run(self, key: Hashable, programs: dict[Any, Run], direct: dict[Any, Run]) -> Any:
+        """Compute, and keep what does under a key, and under that of quick calls where all arguments are leaves.
 
-    def _quick_key(self) -> Hashable | None:
-        """Return the key of a call of Arrays and numbers by place alone, None for any other."""
-        if self._kwargs or STATE.kernels is not None or len(self.leaves) != len(self._args):
-            return None
-        if not all(type(v) is Array or type(v) in _NUMBERS for v in self._args):
-            return None
-        return tuple([v.kind if type(v) is Array else type(v) for v in self._args])
+        direct: where NumPy's functions are kept besides.
+        """
+        if any(isinstance(v, Tracer) for v in tree.flatten((self._args, self._kwargs))[0]):
+            return self._function(*self._args, **self._kwargs)  # it says that their trace has ended
+        run, several, by_numpy = self._made()
+        kept = _TOGETHER if several else _ALONE
+        places = [(key, programs)]
+        if self._is_quick():
+            quick = tuple([v.kind if type(v) is Array else type(v) for v in self._args])
+            places += [(quick, programs), (quick, direct)] if by_numpy else [(quick, programs)]
+        for one, where in places:
+            where[one] = run
+            kept.add((self._name, where is direct or CHOSEN.floating), one, where)
+        return run(*self._leaves)
 
-    def _made(self) -> tuple[Run, bool]:
-        """Return what computes calls of this kind from their leaves, and whether several ranks do."""
-        direct = alike(self._name, self.leaves) if len(self.leaves) == len(self._args) else None
-        if direct is not None and not self._kwargs:
-            return direct, False
+    def _is_quick(self) -> bool:
+        """Tell whether Arrays and numbers by place are all that the program depends on."""
+        if self._kwargs or STATE.kernels is not None or len(self._leaves) != len(self._args):
+            return False
+        return all(type(v) is Array or type(v) in _NUMBERS for v in self._args)
+
+    def _made(self) -> tuple[Run, bool, bool]:
+        """Return what computes calls of this kind from their leaves, whether several ranks do, and whether NumPy."""
+        alone = self._is_quick()
+        by_numpy = alike(self._name, self._leaves) if alone else None
+        if by_numpy is not None:
+            return by_numpy, False, True
         mesh = self._mesh()
-        specs = [self._spec(number, value, mesh) for number, value in enumerate(self.leaves)]
+        specs = [self._spec(number, value, mesh) for number, value in enumerate(self._leaves)]
         program = trace_program(
             self._function,
             self._arguments,
@@ -221,12 +254,15 @@ class Call:
             f"mw.{self._name}",
             place=f"mw.{self._name}",
         )
+        moved = whole(self._name, self._leaves, self._arguments, program)
+        if moved is not None:
+            return moved, False, False
         names = [f"argument {number}" for number in range(len(specs))]
         lowered = Lowered(self._name, program, program.specs, names, mesh, "local", STATE.kernels)
         compiled = lowered.compile()
         kinds = ", ".join(map(str, specs))
         tell(f"mw.{self._name}({kinds})", compiled, "")
-        return runner(compiled, self.leaves), mesh.nranks > 1
+        return runner(compiled, self._leaves), mesh.nranks > 1, False
 
     def _spec(self, number: int, value: Any, mesh: Mesh) -> ArgumentSpec:
         spec = leaf_spec(value, str(number))
@@ -239,7 +275,7 @@ class Call:
 
         Raises UsageError for two meshes of several ranks.
         """
-        found = [v.mesh for v in self.leaves if isinstance(v, Array)]
+        found = [v.mesh for v in self._leaves if isinstance(v, Array)]
         device = self._kwargs.get("device")
         found += [device] if isinstance(device, Mesh) else []
         several = list(dict.fromkeys(mesh for mesh in found if mesh != ONE_RANK))
@@ -280,7 +316,6 @@ def _small(
     """Return a call of a program on small arrays of one rank."""
     small, kinds = SmallCall(executable), compiled.result_kinds()
     names = compiled.lowered.names
-    only = kinds[0] if compiled.whole else None
 
     def run(*values: Any) -> Any:
         for i, spec in narrow:
@@ -289,11 +324,22 @@ def _small(
             found = small([(v._held or v.held)[0] if type(v) is Array else v for v in values])
         except OverflowError as error:
             raise UsageError(f"mw.{compiled.lowered.name}: {error}") from None
-        if only is not None:
-            return made(only, (found[0],))
         return compiled.returned([made(k, (v,)) for k, v in zip(kinds, found)])
 
-    return run
+    if narrow or not compiled.whole:
+        return run
+    only = kinds[0]
+    if len(compiled.lowered.specs) == 1 and not compiled.lowered.specs[0].weak:
+        return lambda v: made(only, (small.of_one((v._held or v.held)[0]),))
+
+    def run_whole(*values: Any) -> Any:
+        try:
+            found = small.first([(v._held or v.held)[0] if type(v) is Array else v for v in values])
+        except OverflowError as error:
+            raise UsageError(f"mw.{compiled.lowered.name}: {error}") from None
+        return made(only, (found,))
+
+    return run_whole
 
 
 def _fast(compiled: Compiled, numbers: Sequence[tuple[int, ArgumentSpec]]) -> Run:

@@ -19,7 +19,6 @@ from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor
 from meshweave.layout.digits import dim_indices
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.elements import narrow
-from meshweave.runtime.arrays.kind import kind_of
 
 
 def _indexed(x: ArrayLike, key: tuple[ArrayLike, ...]) -> Tracer:
@@ -33,19 +32,40 @@ def getitem(array: Array, key: Any) -> Any:
     """Return `array[key]`, as NumPy has it: also by masks. Raises IndexError for what is out of range."""
     if STATE.trace is not None:
         return tensor(array)[key]
-    keys = tuple(_plain(k) for k in (key if isinstance(key, tuple) else (key,)))
-    if array.kind.is_plain:
-        found = np.array(array.held[0][keys], order="C")  # a copy: Arrays share no elements
-        layout = array.layout.replicated(found.ndim)
-        return made(kind_of(array.mesh, layout, found.shape, array.dtype_name), (found,))
+    kind = array.kind
+    if kind.is_plain:
+        found = (array._held or array.held)[0][key if _is_basic(key) else _keys(key)]
+        if type(found) is not np.ndarray:  # one element: NumPy gives a scalar
+            found = np.array(found)
+        else:
+            found = found.copy()  # Arrays share no elements
+        return made(kind.of_shape(found.shape), (found,))
+    keys = _keys(key)
     np.broadcast_to(np.int8(0), array.shape)[keys]  # raises IndexError
     if any(isinstance(k, bool | np.bool_) for k in keys):  # a dim of size 0 or 1 more: for NumPy
         return whole(array.numpy()[keys], array.mesh, array.dtype_name)
     return _by_program(array, tuple(part for k in keys for part in _places(k)))
 
 
+def _is_basic(key: Any) -> bool:
+    """Tell whether NumPy takes an index as it is: an integer, or a slice between integers."""
+    if type(key) is slice:
+        return type(key.start) in _ENDS and type(key.stop) in _ENDS and type(key.step) in _ENDS
+    return type(key) is int
+
+
+_ENDS = frozenset({int, type(None)})
+
+
+def _keys(key: Any) -> tuple[Any, ...]:
+    """Return the parts of an index, with NumPy arrays in place of others."""
+    return tuple([_plain(k) for k in (key if isinstance(key, tuple) else (key,))])
+
+
 def _plain(key: Any) -> Any:
     """Return a part of an index with NumPy arrays in place of others."""
+    if _is_basic(key):
+        return key
     if isinstance(key, slice):
         ends = (key.start, key.stop, key.step)
         return slice(*[v if v is None else v.__index__() for v in ends])
@@ -70,7 +90,7 @@ def setitem(array: Array, key: Any, value: Any) -> None:
         raise UsageError(
             "x[...] = y: an Array from outside does not change in a traced function: give it in"
         )
-    keys = tuple(_plain(k) for k in (key if isinstance(key, tuple) else (key,)))
+    keys = _keys(key)
     taken = _taken(array, value)
     if array.kind.is_plain:
         shard = array.held[0].copy()

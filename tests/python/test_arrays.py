@@ -72,6 +72,38 @@ def test_what_numpy_computes_has_the_bits_of_a_program(data):
     assert np.all(same)
 
 
+def moves(x, y):
+    """Return what each function gives that NumPy computes for arrays of one rank."""
+    return (
+        mw.reshape(x, (-1, 2)), mw.reshape(x, (3, 4), copy=True), mw.concat((x, y)), mw.concat([y, x], axis=None),
+        mw.concat((x, mw.astype(y, mw.float32)), axis=1), mw.stack([x, y], axis=-1), mw.permute_dims(x, (1, 0)),
+        mw.matrix_transpose(x), mw.transpose(x), mw.swapaxes(x, 0, 1), mw.moveaxis(x, 0, -1), mw.flip(x),
+        mw.flip(x, axis=[0]), mw.roll(x, 1), mw.roll(x, (1, 2), axis=(0, 1)), mw.expand_dims(x, (0, 2)),
+        mw.squeeze(mw.expand_dims(x, 0), 0), mw.broadcast_to(x, (2, 3, 4)), mw.tile(x, (2, 1)), mw.tril(x),
+        mw.triu(x, k=1), mw.where(x > y, x, y), mw.where(x > y, x, 0.5), mw.where(x > y, x, 3), mw.zeros((2,)),
+        mw.ones((2,), dtype=mw.int8), mw.zeros_like(x, dtype=bool), mw.ones_like(x), mw.astype(x, mw.float64),
+        mw.astype(x > y, mw.int16), mw.astype(x, mw.int32), mw.astype(mw.astype(x, mw.int8), mw.float32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_numpy_moves_is_what_a_program_moves(wide):
+    x = np.linspace(-9, 9, 12).astype(np.float64 if wide else np.float32).reshape(3, 4)
+    y = np.where(x > 2, -0.0, x[::-1]).astype(x.dtype)
+    given = mw.asarray(x), mw.asarray(y)
+    for found, right in zip(moves(*given), mw.jit(moves)(x, y), strict=True):
+        assert found.dtype == right.dtype and found.shape == right.shape
+        assert found.tobytes() == right.tobytes() and found.held[0].flags.c_contiguous
+        found[...] = found.dtype.type(1)  # in memory of its own
+    assert given[0].tobytes() == x.tobytes() and given[1].tobytes() == y.tobytes()
+    assert (
+        not mw.eye(2, k=2**70).numpy().any() and mw.tril(given[0], k=2**70).tolist() == x.tolist()
+    )
+    for wrong in (lambda v: mw.reshape(v, (5, 5)), lambda v: mw.concat((v, v[0]))):
+        with pytest.raises(mw.MeshweaveError):
+            wrong(given[0])
+
+
 def test_functions_compile_once_for_each_kind_of_call():
     a, b = laid(X), laid(X * 2)
     assert mw.exp(a).layout == a.layout

@@ -59,6 +59,7 @@ class TracedProgram:
 
     structure: of what it returns. hints: the places and texts of its hints. specs: of its arguments.
     captured: the elements of the arguments behind those, which are arrays that the function holds; bf16 as bits.
+    results: the specs of what it returns, leaf by leaf.
     """
 
     text: str
@@ -66,6 +67,7 @@ class TracedProgram:
     hints: tuple[tuple[str, str], ...] = ()
     specs: tuple[ArgumentSpec, ...] = ()
     captured: tuple[Elements, ...] = ()
+    results: tuple[ArgumentSpec, ...] = ()
 
 
 def trace_program(
@@ -125,7 +127,8 @@ def trace_program(
     )
     hints = tuple((region.place, region.hints) for region in trace.regions)
     captured = tuple(array.elements for array in trace.captured)
-    return TracedProgram(text, structure, hints, tuple(specs), captured)
+    made = tuple([ArgumentSpec(v.shape, v.dtype) for v in results])
+    return TracedProgram(text, structure, hints, tuple(specs), captured, made)
 
 
 def _run(

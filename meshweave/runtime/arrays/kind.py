@@ -13,6 +13,8 @@ from meshweave.errors import LayoutError
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.places import is_run, run_at
 
+KEPT = 64  # kinds of other shapes that a kind remembers
+
 
 @dataclass(frozen=True, eq=False)
 class Kind:
@@ -39,6 +41,20 @@ class Kind:
         layout, mesh = self.layout, self.mesh
         axes = [axis for dim in range(len(self.shape)) for axis in layout.axes_of(dim)]
         return not layout.partial and all(mesh.size(axis) == 1 for axis in axes)
+
+    @cached_property
+    def _others(self) -> dict[tuple[int, ...], Kind]:
+        return {}
+
+    def of_shape(self, shape: tuple[int, ...]) -> Kind:
+        """Return the kind of Arrays of another shape that each rank has the whole of."""
+        found = self._others.get(shape)
+        if found is None:
+            layout = Layout.replicated(len(shape))
+            found = kind_of(self.mesh, layout, shape, self.element, self.rank)
+            if len(self._others) < KEPT:
+                self._others[shape] = found
+        return found
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:

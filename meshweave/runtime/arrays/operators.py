@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from math import prod
 from types import ModuleType
@@ -17,11 +18,13 @@ from meshweave.layout import Mesh
 _Method = Callable[..., Any]
 
 
+@cache
 def _namespace() -> ModuleType:
     """Return the module whose functions compute: its names load on first use."""
     return import_module("meshweave")
 
 
+@cache
 def _eager() -> ModuleType:
     """Return the module that indexes, assigns, and takes calls of NumPy's functions."""
     return import_module("meshweave.api.namespace")  # when it is asked for: a bundle runs without
@@ -42,21 +45,32 @@ _NUMBERS = (bool, int, float, complex)
 
 
 class _Public:
-    """Find a public function when it is first called: they load on first use, and operators are short."""
+    """Find a public function when it is first called: they load on first use, and operators are short.
+
+    direct, state: as `eager` gives them: what computes it by NumPy, by the kinds of its operands, where this thread
+    traces nothing.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.call: _Method = self._load
+        self.direct: Mapping[Any, _Method] = {}
+        self.state: Any = None
 
     def _load(self, *args: Any, **kwargs: Any) -> Any:
         self.call = getattr(_namespace(), self._name)
+        self.direct, self.state = self.call.direct, self.call.state  # type: ignore[attr-defined]
         return self.call(*args, **kwargs)
 
 
 def _binary(name: str) -> _Method:
     public = _Public(name)
 
-    def method(self: Operators, other: object) -> Any:
+    def method(self: Operators, other: Any) -> Any:
+        kind = type(other)
+        run = public.direct.get((self.kind, other.kind if kind is type(self) else kind))
+        if run is not None and public.state.trace is None:
+            return run(self, other)
         if isinstance(other, Operators) or _is_operand(other):
             return public.call(self, other)
         return NotImplemented
@@ -68,6 +82,9 @@ def _reflected(name: str) -> _Method:
     public = _Public(name)
 
     def method(self: Operators, other: object) -> Any:
+        run = public.direct.get((type(other), self.kind))
+        if run is not None and public.state.trace is None:
+            return run(other, self)
         return public.call(other, self) if _is_operand(other) else NotImplemented
 
     return method
@@ -93,7 +110,14 @@ def _in_place(name: str) -> _Method:
 
 def _unary(name: str) -> _Method:
     public = _Public(name)
-    return lambda self: public.call(self)
+
+    def method(self: Operators) -> Any:
+        run = public.direct.get((self.kind,))
+        if run is not None and public.state.trace is None:
+            return run(self)
+        return public.call(self)
+
+    return method
 
 
 def _function(name: str) -> _Method:
@@ -110,6 +134,10 @@ def _function(name: str) -> _Method:
 class Operators:
     """Compute with an Array by the functions of `mw`, at once."""
 
+    __slots__ = ()
+
+    kind: Any
+    held: Any
     shape: Any
     dtype: Any
     mesh: Any
@@ -293,6 +321,10 @@ class Operators:
         """
         if args:
             return self[args].item()
+        if self.kind.is_plain and self.kind.element != "bf16":  # whose shards are bits
+            value = self.held[0]
+            if value.size == 1:
+                return value.item()
         self.check_usable()
         if self.size != 1:
             raise MeshweaveError(f"an array of shape {self.shape} is no single number")

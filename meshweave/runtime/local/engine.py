@@ -353,18 +353,22 @@ class LocalExecutable:
             short = self.manifest.ends and time.perf_counter() - began < SHORT
             call.is_short = short and (alone or self._serving is not None)
 
+    @property
+    def lock(self) -> threading.Lock:
+        """Return what a call holds while it runs."""
+        return self._busy
+
     def execute_here(self, call: LocalCall) -> None:
-        """Run the only rank in this thread, a short call that is neither timed nor told to the board."""
-        with self._busy:
-            if self._closed:
-                raise MeshweaveError("the program is closed: load it again")
-            if WATCHERS:
-                told_begins(self)
-            code = self._step(call.contexts[0])
-            if code:
-                raise RankError(self._failure([code]) or "the rank failed")
-            if WATCHERS:
-                told_ended(self)
+        """Run the only rank in this thread, which holds `lock`: a call that is neither timed nor told to the board."""
+        if self._closed:
+            raise MeshweaveError("the program is closed: load it again")
+        if WATCHERS:
+            told_begins(self)
+        code = self._step(call.contexts[0])
+        if code:
+            raise RankError(self._failure([code]) or "the rank failed")
+        if WATCHERS:
+            told_ended(self)
 
     def _execute_here(self, call: LocalCall) -> None:
         """Run the only rank in this thread, which does not listen to Ctrl-C meanwhile."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.dispatch import COPIED
 from meshweave.runtime.local.engine import LocalCall, LocalExecutable
 from meshweave.runtime.memory import Values
@@ -22,7 +21,8 @@ class SmallCall:
         self._outputs = [buffer(port) for port in manifest.outputs]
         self._call = LocalCall(executable, [self._inputs], [self._outputs])
         self._execute = executable.execute_here
-        self._lock = new_lock()
+        self._lock = executable.lock
+        self._result: Values = self._outputs[0]
 
     @staticmethod
     def applies(executable: LocalExecutable) -> bool:
@@ -42,3 +42,20 @@ class SmallCall:
                 target[...] = value
             self._execute(self._call)
             return [output.copy() for output in self._outputs]
+
+    def first(self, values: Sequence[Any]) -> Values:
+        """Run once; return the first result alone."""
+        with self._lock:
+            for target, value in zip(self._inputs, values):
+                target[...] = value
+            self._execute(self._call)
+            made: Values = self._result.copy()
+            return made
+
+    def of_one(self, value: Any) -> Values:
+        """Run a program of one argument once; return the first result alone."""
+        with self._lock:
+            self._inputs[0][...] = value
+            self._execute(self._call)
+            made: Values = self._result.copy()
+            return made

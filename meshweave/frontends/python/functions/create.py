@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -262,11 +263,18 @@ def eye(
     wanted = dtype_of("eye", dtype, default_floating())
     shape = _sizes("eye", (n_rows, n_rows if n_cols is None else n_cols))
 
+    diagonal = _within(k, *shape)
+
     def body(b: Body) -> str:
-        on = b.compare("eq", int64, _gap(b, 0, 1), b.constant(k, int64))
+        on = b.compare("eq", int64, _gap(b, 0, 1), b.constant(diagonal, int64))
         return b.cast(on, bool_, wanted)
 
     return computed(shape, wanted, body)
+
+
+def _within(k: int, rows: int, columns: int) -> int:
+    """Return a diagonal of as many elements that is in a matrix or just beside it."""
+    return max(-rows, min(operator.index(k), columns))
 
 
 def _gap(b: Body, row: int, column: int) -> str:
@@ -290,9 +298,10 @@ def _triangle(name: str, x: ArrayLike, k: int, predicate: str) -> Tracer:
     if value.ndim < 2:
         fail(f"{name}: x has {value.ndim} dims, at least 2 are right")
     row, column = value.ndim - 2, value.ndim - 1
+    diagonal = _within(k, *value.shape[-2:])
 
     def body(b: Body, element: str) -> str:
-        kept = b.compare(predicate, int64, _gap(b, row, column), b.constant(k, int64))
+        kept = b.compare(predicate, int64, _gap(b, row, column), b.constant(diagonal, int64))
         return b.select(kept, value.dtype, element, b.constant(0, value.dtype))
 
     return pointwise([value], value.dtype, body)
