@@ -24,12 +24,6 @@ EXCEPTIONS = {
     ),
 }
 """A pattern of the names of tests that fail -> why. docs/array-api.md has the list."""
-SOMETIMES = {
-    r"^test_(cholesky|det|eigh|eigvalsh|inv|matrix_power|matrix_rank|pinv|qr|slogdet|solve|svd|svdvals)$": (
-        "factorizations of complex matrices are refused"
-    ),
-}
-"""The same of tests that fail where they draw what is refused."""
 
 
 class Conformance:
@@ -41,10 +35,9 @@ class Conformance:
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Expect the exceptions to fail: one that passes is no exception any more."""
         for item in items:
-            for rows, strict in ((EXCEPTIONS, True), (SOMETIMES, False)):
-                for pattern, reason in rows.items():
-                    if re.search(pattern, item.name):
-                        item.add_marker(pytest.mark.xfail(reason=reason, strict=strict))
+            for pattern, reason in EXCEPTIONS.items():
+                if re.search(pattern, item.name):
+                    item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
     def pytest_collection(self) -> None:
         """Lay out the arrays that strategies draw."""

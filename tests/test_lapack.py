@@ -9,7 +9,7 @@ from depth import sampled
 import meshweave as mw
 from meshweave.api import program as api
 from meshweave.bundle import Bundle
-from meshweave.errors import CompileError
+from meshweave.errors import CompileError, MeshweaveError
 from meshweave.hints.fast_paths import as_choice
 from meshweave.ir.routines import ROUTINES
 from meshweave.runtime import engine
@@ -385,3 +385,74 @@ def test_errors_are_one_line():
     text = on("x=1", program("potrf", [(4, 4)], "f32").replace("potrf", "chol"))
     with pytest.raises(CompileError, match="needs a `routine`, one of potrf, getrf"):
         mw.compile(text)
+
+
+def few(x):
+    """Return what some functions of complex matrices give: one program, for its compile takes long."""
+    positive_ = x @ mw.conj(x).mT + mw.eye(3, dtype=x.dtype)
+    return mw.linalg.svd(x[:, :2]), mw.linalg.cholesky(positive_), mw.linalg.solve(x, positive_)
+
+
+def many(x):
+    """Return what the other functions give."""
+    lin, positive_ = mw.linalg, x @ mw.conj(x).mT + mw.eye(3, dtype=x.dtype)
+    factors = lin.svd(x[:, :2], full_matrices=False), lin.qr(x), lin.qr(x[..., :2], mode="complete")
+    values = lin.svdvals(x), lin.svdvals(x.mT[:, :2]), lin.eigvalsh(positive_)
+    rest = lin.cholesky(positive_, upper=True), lin.inv(x), lin.pinv(x[:, :2]), lin.matrix_rank(x)
+    more = lin.solve(x, x[0, 0]), lin.matrix_power(x, -2), lin.det(x)
+    return *factors, lin.slogdet(x), lin.eigh(positive_), *values, *rest, *more
+
+
+@pytest.mark.parametrize(
+    "dtype, every",
+    [
+        ("complex64", False),
+        *[pytest.param(d, True, marks=pytest.mark.deep) for d in ("complex64", "complex128")],
+    ],
+)
+def test_complex_matrices(dtype, every):
+    x = (sample((4, 3, 3), "float64") + 1j * sample((4, 3, 3), "float64", 1)).astype(dtype)
+    tolerance = 1e-3 if dtype == "complex64" else 1e-12
+    h = x @ x.conj().mT + np.eye(3)
+
+    def near(got, wanted):
+        np.testing.assert_allclose(np.asarray(got), wanted, rtol=tolerance, atol=tolerance)
+
+    program = mw.jit(few, mesh="x=2", in_layouts="[x, _, _]")
+    (u, s, vh), factor, y = program(x)
+    assert "0 collectives" in program.explain() and s.dtype == x.real.dtype
+    near(s, np.linalg.svd(x[:, :2], compute_uv=False))
+    near((u.numpy() * s.numpy()[:, None]) @ vh.numpy()[:, :2], x[:, :2])
+    near(vh.numpy() @ vh.numpy().conj().mT, np.broadcast_to(np.eye(3), x.shape))
+    near(factor, np.linalg.cholesky(h))
+    near(y, np.linalg.solve(x, h))
+    if not every:
+        return
+    (u, s, vh), (q, r), (q2, r2), (sign, log), (w, v), *values = mw.jit(many)(x)
+    near((u.numpy() * s.numpy()[:, None]) @ vh.numpy(), x[:, :2])
+    near(q, np.linalg.qr(x)[0])
+    near(r, np.linalg.qr(x)[1])
+    near(q2.numpy() @ r2.numpy(), x[..., :2])
+    near(sign.numpy() * np.exp(log.numpy()), np.linalg.det(x))
+    near(w, np.linalg.eigvalsh(h))
+    near(v.numpy() * w.numpy()[:, None] @ v.numpy().conj().mT, h)
+    right = (
+        np.linalg.svd(x, compute_uv=False), np.linalg.svd(x.mT[:, :2], compute_uv=False), np.linalg.eigvalsh(h),
+        np.linalg.cholesky(h, upper=True), np.linalg.inv(x), np.linalg.pinv(x[:, :2]), [3] * 4,
+        np.linalg.solve(x, x[0, 0][:, None])[..., 0], np.linalg.matrix_power(x, -2), np.linalg.det(x),
+    )  # fmt: skip
+    for got, wanted in zip(values, right, strict=True):
+        near(got, wanted)
+
+
+def test_complex_matrices_that_fail_or_are_empty():
+    a = np.zeros((2, 2, 2), np.complex64)
+    a[1] = -np.eye(2)
+    assert np.isnan(mw.linalg.cholesky(mw.asarray(a)).numpy()).all()
+    assert np.isnan(mw.linalg.inv(mw.asarray(a)).numpy()[0]).all()
+    u, s, vh = mw.linalg.svd(mw.asarray(a[0][:0]))
+    assert u.shape == (0, 0) and s.shape == (0,)
+    np.testing.assert_array_equal(vh.numpy(), np.eye(2))
+    wrong = program("potrf_complex", [(2, 2, 3)])
+    with pytest.raises(MeshweaveError, match="needs numbers of 2 parts, not of 3"):
+        mw.compile(on("x=1", wrong))

@@ -170,7 +170,9 @@ class LapackOp(Mw.Operation, name="lapack", traits=[_PureOnTensors]):
     `gesdd` gives the singular values, the largest first, U and V transposed (`gesdd_full`: square ones), and 0 if it
     has converged; `gesdd_values` no factors. `syevd` gives the eigenvectors of a symmetric matrix, of which it reads
     the `lower` or upper triangle, as columns, its eigenvalues, the smallest first, and 0 if it has converged;
-    `syevd_values` no vectors. On buffers its `outs` results and its own memory come after the operands.
+    `syevd_values` no vectors. A name with `_complex` behind it is of the routine on complex numbers, whose parts are a
+    last dim of 2; their matrices are Hermitian where others are symmetric, and V is transposed and conjugate. On
+    buffers its `outs` results and its own memory come after the operands.
     """
 
     values: Sequence[ext.Operand[Any]]

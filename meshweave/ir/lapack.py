@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder, tensor_type
-from meshweave.ir.routines import LAPACK, MOST, ROUTINES, RoutineCall
+from meshweave.ir.routines import LAPACK, MOST, PARTS, ROUTINES, RoutineCall
 
 
 def misfit(name: str, types: Sequence[ir.Type]) -> str:
@@ -23,6 +23,8 @@ def misfit(name: str, types: Sequence[ir.Type]) -> str:
     call = RoutineCall.made(name, element, [t.shape for t in types])
     if call.shapes != [list(t.shape) for t in types]:
         return f"needs the shapes {', '.join(map(str, call.shapes))}"
+    if call.sizes.get(PARTS, 2) != 2:
+        return f"needs numbers of 2 parts, not of {call.sizes[PARTS]}"
     for small, large in row.limits:
         if call.sizes[small] > call.sizes[large]:
             return f"needs at most {call.sizes[large]} where it has {call.sizes[small]}"
@@ -72,19 +74,25 @@ def lapack(
 
 def of_nothing(op: ir.Operation) -> list[ir.Value]:
     """Return the results of an `mw.lapack` on matrices without elements: identities, and no failure."""
-    return [_identity(OpBuilder.before(op), result.type) for result in op.results]
+    b, row = OpBuilder.before(op), RoutineCall.of(op).row
+    dims = row.tensors[len(row.operands) :]
+    return [_identity(b, r.type, d.endswith(PARTS)) for r, d in zip(op.results, dims)]
 
 
-def _identity(b: OpBuilder, type_: ir.Type) -> ir.Value:
-    """Make identity matrices of floats, or zeros of integers."""
-    element, ndim = type_.element_type, len(type_.shape)
+def _identity(b: OpBuilder, type_: ir.Type, is_complex: bool) -> ir.Value:
+    """Make identity matrices of floats, or of complex numbers in parts, or zeros of integers."""
+    element, ndim = type_.element_type, len(type_.shape) - is_complex
     if isinstance(element, ir.IntegerType):
         return b.one("tensor.splat", type_, b.integer(0, element))
     zero, one = [b.constant(ir.FloatAttr.get(element, value)) for value in (0.0, 1.0)]
 
     def at(inner: OpBuilder, _: list[ir.Value]) -> ir.Value:
         row, column = inner.loop_index(ndim - 2), inner.loop_index(ndim - 1)
-        return inner.select(inner.compare(arith.CmpIPredicate.eq, row, column), one, zero)
+        same = inner.compare(arith.CmpIPredicate.eq, row, column)
+        if is_complex:
+            real = inner.compare(arith.CmpIPredicate.eq, inner.loop_index(ndim), inner.index(0))
+            same = inner.binary("andi", same, real)
+        return inner.select(same, one, zero)
 
     return b.elementwise([], b.empty(type_), at) if ndim > 1 else b.one("tensor.splat", type_, one)
 

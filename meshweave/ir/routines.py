@@ -15,6 +15,10 @@ LIBRARY = "lapack"
 """The kernel that calls the library."""
 INTEGERS = "#"
 """Mark of a tensor of i32."""
+PARTS = "c"
+"""Mark of a last dim of 2: the real and the imaginary part of complex numbers."""
+COMPLEX = "_complex"
+"""End of the names of routines on complex numbers."""
 BLOCK = 64
 """Columns that LAPACK takes at a time, at most."""
 MOST = 1 << 31
@@ -29,10 +33,11 @@ Sizes = Mapping[str, int]
 class Routine:
     """Describe a routine on one matrix; all its tensors have the dims of a batch before those named here.
 
-    operands, results: the dims of each, a letter for each size; `k` is the smaller one of `m` and `n`, and a tensor
-    whose dims begin with INTEGERS is of i32. free: dims along which the results are made apart from each other. flags:
-    names of unit attributes. limits: pairs of dims, of which the first is no larger than the second. room: how many
-    floats its scratch memory is for, piece by piece; integers: how many i32 behind them.
+    operands, results: the dims of each, a letter for each size; `k` is the smaller one of `m` and `n`. A tensor whose
+    dims begin with INTEGERS is of i32, one whose dims end with PARTS is of complex numbers. free: dims along which the
+    results are made apart from each other. flags: names of unit attributes. limits: pairs of dims, of which the first
+    is no larger than the second. room: how many floats its scratch memory is for, piece by piece; integers: how many
+    i32 behind them.
     """
 
     operands: tuple[str, ...]
@@ -63,6 +68,15 @@ def _svd_work(s: Sizes) -> int:
 def _qr_room(s: Sizes) -> tuple[int, ...]:
     """Return what QR needs: the matrix transposed, and its workspace."""
     return s["m"] * s["n"], BLOCK * s["n"]
+
+
+def _complex_svd_room(s: Sizes, left: int, right: int) -> tuple[int, ...]:
+    """Return what gesdd of complex numbers needs: matrices, complex workspace, a real one. left, right: of factors."""
+    small, large = s["k"], max(s["m"], s["n"])
+    complex_work = 2 * small * small + 3 * small + large + BLOCK * (small + large)
+    real_work = max(5 * small * small + 7 * small, 2 * small * (large + small) + small)
+    factors = (2 * s["m"] * left, 2 * right * s["n"]) if left else ()
+    return 2 * s["m"] * s["n"], *factors, 2 * complex_work, real_work
 
 
 _TRIANGLE = ("lower", "transposed", "unit")
@@ -109,6 +123,61 @@ ROUTINES: Mapping[str, Routine] = {
         room=lambda s: (s["n"] ** 2, 1 + (2 + BLOCK) * s["n"]),
         integers=lambda s: 1,
     ),
+    "potrf_complex": Routine(("nnc",), ("nnc", _INFO), flags=("lower",)),
+    "getrf_complex": Routine(
+        ("mnc",), ("mnc", f"{INTEGERS}k", _INFO), room=lambda s: (2 * s["m"] * s["n"],)
+    ),
+    "laswp_complex": Routine(
+        ("nrc", f"{INTEGERS}p"), ("nrc",), free="r", flags=("transposed",), limits=(("p", "n"),)
+    ),
+    "trsm_left_complex": Routine(
+        ("nnc", "nrc"), ("nrc",), free="r", flags=_TRIANGLE, room=lambda s: (2,)
+    ),
+    "geqrf_complex": Routine(
+        ("mnc",), ("mnc", "kc"), room=lambda s: (2 * s["m"] * s["n"], 2 * BLOCK * s["n"])
+    ),
+    "orgqr_complex": Routine(
+        ("mnc", "tc"),
+        ("mnc",),
+        limits=(("t", "n"), ("n", "m")),
+        room=lambda s: (2 * s["m"] * s["n"], 2 * BLOCK * s["n"]),
+    ),
+    "gesdd_complex": Routine(
+        ("mnc",),
+        ("k", "mkc", "knc", _INFO),
+        room=lambda s: _complex_svd_room(s, s["k"], s["k"]),
+        integers=lambda s: 8 * s["k"],
+    ),
+    "gesdd_full_complex": Routine(
+        ("mnc",),
+        ("k", "mmc", "nnc", _INFO),
+        room=lambda s: _complex_svd_room(s, s["m"], s["n"]),
+        integers=lambda s: 8 * s["k"],
+    ),
+    "gesdd_values_complex": Routine(
+        ("mnc",),
+        ("k", _INFO),
+        room=lambda s: _complex_svd_room(s, 0, 0),
+        integers=lambda s: 8 * s["k"],
+    ),
+    "syevd_complex": Routine(
+        ("nnc",),
+        ("nnc", "n", _INFO),
+        flags=("lower",),
+        room=lambda s: (
+            2 * s["n"] ** 2,
+            2 * (s["n"] ** 2 + (2 + BLOCK) * s["n"]),
+            1 + 5 * s["n"] + 2 * s["n"] ** 2,
+        ),
+        integers=lambda s: 3 + 5 * s["n"],
+    ),
+    "syevd_values_complex": Routine(
+        ("nnc",),
+        ("n", _INFO),
+        flags=("lower",),
+        room=lambda s: (2 * s["n"] ** 2, 2 * (1 + (2 + BLOCK) * s["n"]), 1 + s["n"]),
+        integers=lambda s: 1,
+    ),
 }
 """All routines by name. What they compute is in the docstring of `mw.lapack`."""
 
@@ -153,6 +222,11 @@ class RoutineCall:
     def title(self) -> str:
         """Return what reports call it."""
         return f"{self.routine} of LAPACK"
+
+    @property
+    def is_complex(self) -> bool:
+        """Tell whether it computes with complex numbers."""
+        return self.routine.endswith(COMPLEX)
 
     @property
     def inputs(self) -> int:

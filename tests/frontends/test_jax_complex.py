@@ -107,5 +107,19 @@ def test_infinities_and_nans() -> None:
         return jnp.abs(a), a.conj(), jnp.isfinite(a), a + 1, -a
 
     with mw.from_jax(fn, values) as program:
-        for made, right in zip(program(values), fn(values)):
+        # a length with an infinite part is infinite, as in C and NumPy; XLA says NaN beside NaN
+        for made, right in zip(program(values), (np.abs(values), *fn(values)[1:])):
             np.testing.assert_array_equal(np.asarray(made), np.asarray(right))
+
+
+@np.errstate(all="ignore")
+def test_functions_hold_near_the_unit_circle_and_far_out() -> None:
+    """Where formulas of squares and angles keep no digit: the values are NumPy's of longer numbers."""
+    z = np.array([-1, -1e3, 1e-3 + 1j, 3e38 + 3e38j, complex(np.inf, np.nan)], np.complex64)
+    program = mw.jax.jit(lambda x: (jnp.sqrt(x), jnp.log(x), jnp.abs(x), jnp.sign(x)))
+    root, log, size, sign = [np.asarray(v) for v in program(z)]
+    wide = z.astype(np.complex128)
+    assert root[0] == 1j and root[1].real == 0
+    np.testing.assert_allclose(root[:4], np.sqrt(wide[:4]).astype(z.dtype), rtol=1e-6)
+    np.testing.assert_allclose(log.real[:4], np.log(wide[:4]).real, rtol=1e-6)
+    assert size[4] == np.inf and abs(sign[3] - np.sqrt(0.5) * (1 + 1j)) < 1e-6

@@ -179,7 +179,31 @@ def test_python_numbers_keep_their_digits() -> None:
         mw.full((2,), v, dtype="complex128"),
     ):
         assert found.tolist() == [v, v]
+    for third in (mw.asarray(z) + 1 / 3, mw.jit(lambda a, s: a + s)(z, 1 / 3)):  # not by float32
+        assert third.tolist() == [1 / 3 + 0j] * 2
     assert (mw.asarray(Z) * v).dtype == mw.jit(lambda s: s * 2)(v).dtype == np.complex64
+
+
+@np.errstate(all="ignore")
+def test_functions_hold_for_huge_and_tiny_numbers() -> None:
+    huge, tiny = 1.5e308, 5e-324
+    z = np.array([huge + huge * 1j, tiny + tiny * 1j, complex(5e-155, tiny), 0, -1])
+    wide = z.astype(np.clongdouble)
+
+    def functions(x: mw.Array) -> tuple[mw.Array, ...]:
+        return mw.abs(x), mw.sign(x), mw.sqrt(x), mw.log(x), mw.pow(x, 2.5 - 1j), mw.sinh(x)
+
+    given = np.append(z, 710.5 + 1.57j)
+    found = [np.asarray(v) for v in mw.jit(functions)(given)]
+    (size, sign, root, log, power), sinh = [v[:5] for v in found[:5]], found[5][5]
+    np.testing.assert_array_equal(size, np.abs(wide).astype(float))
+    diagonal = np.sqrt(0.5) * (1 + 1j)
+    np.testing.assert_allclose(sign, [diagonal, diagonal, 1, 0, -1], rtol=1e-15)
+    np.testing.assert_allclose(root, np.sqrt(wide).astype(complex), rtol=1e-15)
+    assert root[2].imag > 0 and root[4] == 1j  # and not 6e-17 beside it
+    np.testing.assert_allclose(log, np.log(wide).astype(complex), rtol=1e-15)
+    np.testing.assert_allclose(sinh, complex(np.sinh(np.clongdouble(given[5]))), rtol=1e-12)
+    assert power[3] == 0
 
 
 def test_logarithms_keep_digits_near_the_unit_circle() -> None:

@@ -5,7 +5,8 @@ after:   %re = linalg.generic ins(%a_re, %a_im, %b_re, %b_im : tensor<4xf32>, ..
 
 An argument or result of a function keeps its bytes: it is a tensor of real numbers whose last dim, of 2, is added
 (`ports`). Ops that move elements are made twice (`moves`), those that compute with the parts of all operands
-(`bodies`). Upstream's `convert-complex-to-standard` then writes complex arithmetic as real.
+(`bodies`), functions by formulas (`functions`). Upstream's `convert-complex-to-standard` then writes complex arithmetic
+as real.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from meshweave.errors import CompileError
 from meshweave.frontends.complex.bodies import PAIR, expand_body, multiply_real, separate
 from meshweave.frontends.complex.constants import constant_parts
+from meshweave.frontends.complex.functions import expand_functions
 from meshweave.frontends.complex.pairs import Pairs, is_complex, part_type, real_types
 from meshweave.frontends.complex.ports import join_results, packed_type, split_arguments, unpacked
 from meshweave.ir.bindings import PassManager, ir
@@ -34,6 +36,7 @@ _REFUSED = ("tensor.bitcast", "tensor.generate")
 
 def split_complex(module: ir.Module) -> None:
     """Write the complex numbers of a module as real ones. Raises CompileError for what there is no way to write."""
+    expand_functions(module)
     for _ in range(_ROUNDS):
         for function in functions_of(module).values():
             if len(function.regions[0].blocks):

@@ -32,6 +32,7 @@ from meshweave.frontends.python.dtypes import (
     float64,
     int8,
     literal,
+    part,
     promoted,
     weak_kind,
 )
@@ -453,7 +454,7 @@ def meets(scalar: Tracer, dtype: DType) -> None:
     """Note that a weak value takes this dtype."""
     trace = scalar.trace
     trace.taken.setdefault(scalar.name, set()).add(dtype)
-    trace.needs_float64 |= dtype is float64 and scalar.dtype.kind == "f"
+    trace.needs_float64 |= part(dtype) is float64 and scalar.dtype.kind == "f"
 
 
 def operands(values: Sequence[ArrayLike]) -> list[Operand]:

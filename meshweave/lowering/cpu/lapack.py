@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from meshweave.ir.routines import BLOCK, ROUTINES, RoutineCall
+from meshweave.ir.routines import BLOCK, COMPLEX, ROUTINES, RoutineCall
 from meshweave.lowering.writer import Value, Writer
 
 _ROWS, _COLUMNS = 101, 102  # order of a matrix in memory
@@ -20,7 +20,8 @@ _UPPER, _LOWER = 121, 122
 _GIVEN, _UNIT = 131, 132  # diagonal
 _LEFT, _RIGHT = 141, 142
 _POINTER = "!llvm.ptr"
-_LETTER = {"f32": "s", "f64": "d"}
+_LETTER = {("f32", False): "s", ("f64", False): "d", ("f32", True): "c", ("f64", True): "z"}
+"""Element type, and whether numbers are complex -> the library's letter."""
 _FUNCTIONS = {
     "copy": "scipy_cblas_{}copy",
     "transpose": "scipy_cblas_{}omatcopy",
@@ -34,11 +35,21 @@ _FUNCTIONS = {
     "syevd": "scipy_LAPACKE_{}syevd_work",
 }
 """Functions of the library, but for the letter of the type."""
+_COMPLEX = _FUNCTIONS | {
+    "transpose": "scipy_LAPACKE_{}ge_trans",
+    "orgqr": "scipy_LAPACKE_{}ungqr_work",
+    "syevd": "scipy_LAPACKE_{}heevd_work",
+}
+"""The same of complex numbers; what copies and swaps is that of their parts."""
 
 
 def symbols() -> list[str]:
     """Return the names of all functions of the library that may be called."""
-    return [name.format(letter) for name in _FUNCTIONS.values() for letter in _LETTER.values()]
+    return [
+        name.format(letter)
+        for (_, is_complex), letter in _LETTER.items()
+        for name in (_COMPLEX if is_complex else _FUNCTIONS).values()
+    ]
 
 
 class RoutineWriter(Writer):
@@ -55,7 +66,9 @@ class RoutineWriter(Writer):
     def text(self, name: str) -> str:
         """Return the function `name`."""
         matrix = self.open(self.call.matrices)
-        _WRITERS[self.call.routine](self, *self._tensors(matrix), *self._scratch())
+        _WRITERS[self.call.routine.removesuffix(COMPLEX)](
+            self, *self._tensors(matrix), *self._scratch()
+        )
         self.close()
         parameters = ", ".join(f"{v.name}: {v.type}" for v in self._given)
         head = f"func.func @{name}({parameters}) {{"
@@ -115,18 +128,27 @@ class RoutineWriter(Writer):
         return ", ".join(names), ", ".join(types)
 
     def _symbol(self, function: str, types: str, result: str) -> str:
-        symbol = _FUNCTIONS[function].format(_LETTER[self.call.element])
+        is_complex = self.call.is_complex and function not in ("copy", "swap")
+        letter = _LETTER[self.call.element, is_complex]
+        symbol = (_COMPLEX if is_complex else _FUNCTIONS)[function].format(letter)
         self.declared.add(f"func.func private @{symbol}({types}){result}\n")
         return symbol
 
+    @property
+    def width(self) -> int:
+        """Return how many floats a number has: those that `count` and `offset` count."""
+        return 2 if self.call.is_complex else 1
+
     def copy(self, dims: str, source: Value, target: Value) -> None:
         """Copy a matrix."""
-        self.blas("copy", self.count(dims), source, 1, target, 1)
+        self.blas("copy", self.width * self.count(dims), source, 1, target, 1)
 
     def transpose(self, rows: str, columns: str, source: Value, target: Value) -> None:
         """Write the transpose of a matrix with these dims."""
         m, n = self.sizes[rows], self.sizes[columns]
-        if m and n:
+        if m and n and self.call.is_complex:
+            self.blas("transpose", _ROWS, m, n, source, n, target, m)
+        elif m and n:
             self.blas("transpose", _ROWS, _TRANSPOSED, m, n, 1.0, source, n, target, m)
 
 
@@ -153,19 +175,22 @@ def _laswp(w: RoutineWriter, b: Value, pivots: Value, swapped: Value) -> None:
     pivot = w.load(w.offset(pivots, step, "i32"), "i32") - 1
     for op, bound in (("arith.maxsi", 0), ("arith.minsi", w.sizes["n"] - 1)):
         pivot = w.op(op, "", [pivot, w.constant(bound)], "i32")  # never outside of the matrix
+    length = w.width * w.sizes["r"]
     rows = [
-        w.offset(swapped, w.times(row, w.sizes["r"]), w.call.element)
-        for row in (step, w.wide(pivot))
+        w.offset(swapped, w.times(row, length), w.call.element) for row in (step, w.wide(pivot))
     ]
-    w.blas("swap", w.sizes["r"], rows[0], 1, rows[1], 1)
+    w.blas("swap", length, rows[0], 1, rows[1], 1)
     w.close()
 
 
-def _trsm(w: RoutineWriter, a: Value, b: Value, x: Value) -> None:
+def _trsm(w: RoutineWriter, a: Value, b: Value, x: Value, *scratch: Value) -> None:
     right = w.call.routine == "trsm_right"
     dims = "rn" if right else "nr"
     w.copy(dims, b, x)
     rows, columns = (w.sizes[letter] for letter in dims)
+    for one in scratch:  # complex numbers go by address
+        w.store(w.constant(1.0, w.call.element), one)
+        w.store(w.constant(0.0, w.call.element), w.offset(one, 1, w.call.element))
     w.blas(
         "trsm",
         _ROWS,
@@ -173,7 +198,7 @@ def _trsm(w: RoutineWriter, a: Value, b: Value, x: Value) -> None:
         _LOWER if w.flag("lower") else _UPPER,
         _TRANSPOSED if w.flag("transposed") else _PLAIN,
         _UNIT if w.flag("unit") else _GIVEN,
-        *(rows, columns, 1.0, a, w.lead("n"), x, w.lead(dims[1])),
+        *(rows, columns, *(scratch or (1.0,)), a, w.lead("n"), x, w.lead(dims[1])),
     )
 
 
@@ -196,45 +221,50 @@ def _orgqr(
 
 
 def _gesdd(w: RoutineWriter, a: Value, *rest: Value) -> None:
-    values, u, vt, info, matrix, left, right, work, integers = rest
-    full = w.call.routine == "gesdd_full"
+    values, u, vt, info, matrix, left, right, *work = rest
+    full = "full" in w.call.routine
     job, columns, rows = ("A", "m", "n") if full else ("S", "k", "k")  # of U, and of V transposed
     w.transpose("m", "n", a, matrix)
     given = (ord(job), w.sizes["m"], w.sizes["n"], matrix, w.lead("m"), values)
     factors = (left, w.lead("m"), right, w.lead(rows))
-    count = w.call.row.room(w.sizes)[-1]
-    w.store(w.library("gesdd", _COLUMNS, *given, *factors, work, count, integers), info)
+    w.store(w.library("gesdd", _COLUMNS, *given, *factors, *_svd_work(w, work)), info)
     w.transpose(columns, "m", left, u)
     w.transpose("n", rows, right, vt)
 
 
-def _gesdd_values(
-    w: RoutineWriter, a: Value, values: Value, info: Value,
-    matrix: Value, work: Value, integers: Value,
-) -> None:  # fmt: skip
+def _gesdd_values(w: RoutineWriter, a: Value, *rest: Value) -> None:
     # Those of A transposed are the same, and LAPACK is slow where there are few rows.
+    values, info, matrix, *work = rest
     rows, columns = ("m", "n") if w.sizes["m"] >= w.sizes["n"] else ("n", "m")
     if rows == "m":
         w.transpose("m", "n", a, matrix)
     else:
         w.copy("mn", a, matrix)
     given = (ord("N"), w.sizes[rows], w.sizes[columns], matrix, w.lead(rows), values)
-    count = w.call.row.room(w.sizes)[-1]
     # There are no factors: LAPACK does not look at their place.
     none = (matrix, w.lead(rows), matrix, w.lead(columns))
-    w.store(w.library("gesdd", _COLUMNS, *given, *none, work, count, integers), info)
+    w.store(w.library("gesdd", _COLUMNS, *given, *none, *_svd_work(w, work)), info)
+
+
+def _svd_work(w: RoutineWriter, work: Sequence[Value]) -> Sequence[Value | int]:
+    """Return the workspace of gesdd and its length; of complex numbers a real one comes behind, of the right length."""
+    count = w.call.row.room(w.sizes)[-2 if w.call.is_complex else -1] // w.width
+    return work[0], count, *work[1:]
 
 
 def _syevd(w: RoutineWriter, a: Value, *rest: Value) -> None:
-    *vectors, values, info, matrix, work, integers = rest
+    row, n = w.call.row, w.sizes["n"]
+    *made, matrix = rest[: len(row.results) + 1]
+    *vectors, values, info = made
+    work, counts = rest[len(made) + 1 :], row.room(w.sizes)[1:]
     job, triangle = ord("V" if vectors else "N"), ord("L" if w.flag("lower") else "U")
     w.transpose("n", "n", a, matrix)
-    row, n = w.call.row, w.sizes["n"]
-    room = (work, row.room(w.sizes)[-1], integers, row.integers(w.sizes))
+    lengths = [counts[0] // w.width, *counts[1:], row.integers(w.sizes)]
+    room = [part for pair in zip(work, lengths, strict=True) for part in pair]
     code = w.library("syevd", _COLUMNS, job, triangle, n, matrix, w.lead("n"), values, *room)
     w.store(code, info)
-    for made in vectors:
-        w.transpose("n", "n", matrix, made)
+    for one in vectors:
+        w.transpose("n", "n", matrix, one)
 
 
 _WRITERS: Mapping[str, Callable[..., None]] = {
@@ -251,4 +281,4 @@ _WRITERS: Mapping[str, Callable[..., None]] = {
     "syevd": _syevd,
     "syevd_values": _syevd,
 }
-assert set(_WRITERS) == set(ROUTINES)
+assert set(_WRITERS) == {name.removesuffix(COMPLEX) for name in ROUTINES}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from meshweave.bundle import OF_A_BYTE
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Mesh
 
@@ -321,7 +322,7 @@ class Operators:
         """
         if args:
             return self[args].item()
-        if self.kind.is_plain and self.kind.element != "bf16":  # whose shards are bits
+        if self.kind.is_plain and self.kind.element not in ("bf16", *OF_A_BYTE):  # bits
             value = self.held[0]
             if value.size == 1:
                 return value.item()

@@ -22,6 +22,7 @@ from meshweave.frontends.python.dtypes import (
     Scalar,
     accumulator,
     bool_,
+    complex_of,
     floating,
     op_of,
     part,
@@ -537,6 +538,12 @@ def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = 
 def relu(x: ArrayLike, /) -> Tracer:
     """Return x where it is positive, else 0, elementwise."""
     return maximum(x, 0)
+
+
+def of_parts(re: Tracer, im: Tracer) -> Tracer:
+    """Return complex numbers of real and imaginary parts of one dtype."""
+    wide = complex_of(re.dtype)
+    return apply([re, im], lambda b, t, x, y: b.complex(wide, x, y), re.dtype, wide, wide)
 
 
 def real(x: ArrayLike, /) -> Tracer:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from meshweave.frontends.python.builder import fail, tensor_type
-from meshweave.frontends.python.dtypes import accumulator, finfo, floating, int32
+from meshweave.frontends.python.dtypes import accumulator, finfo, floating, int32, part
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions.create import eye, iota, tril, triu, zeros
 from meshweave.frontends.python.functions.logic import equal, greater, not_equal
@@ -19,7 +19,7 @@ from meshweave.frontends.python.functions.reduce import prod
 from meshweave.frontends.python.functions.reduce import sum as total
 from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, broadcast_shapes, tensor, tracing
-from meshweave.ir.routines import RoutineCall
+from meshweave.ir.routines import COMPLEX, PARTS, RoutineCall
 
 
 class EighResult(NamedTuple):
@@ -53,7 +53,7 @@ class SVDResult(NamedTuple):
 
 @primitive
 def cholesky(x: ArrayLike, /, *, upper: bool = False) -> Tracer:
-    """Factor positive matrices: x = L Lᵀ, or Uᵀ U where `upper`. Only that triangle of x is read."""
+    """Factor positive matrices: x = L Lᴴ, or Uᴴ U where `upper`. Only that triangle of x is read."""
     factor, info = _call("cholesky", "potrf", [x], () if upper else ("lower",))
     return _or_nan(triu(factor) if upper else tril(factor), info)
 
@@ -89,14 +89,14 @@ def svdvals(x: ArrayLike, /) -> Tracer:
 
 @primitive
 def eigh(x: ArrayLike, /) -> EighResult:
-    """Decompose symmetric matrices, of which the lower triangle is read: x V = V diag(w)."""
+    """Decompose symmetric (Hermitian) matrices, of which the lower triangle is read: x V = V diag(w)."""
     vectors, values, info = _call("eigh", "syevd", [x], ("lower",))
     return EighResult(_or_nan(values, info), _or_nan(vectors, info))
 
 
 @primitive
 def eigvalsh(x: ArrayLike, /) -> Tracer:
-    """Compute the eigenvalues of symmetric matrices, the smallest first; the lower triangle is read."""
+    """Compute the eigenvalues of symmetric (Hermitian) matrices, the smallest first; the lower triangle is read."""
     return _or_nan(*_call("eigvalsh", "syevd_values", [x], ("lower",)))
 
 
@@ -139,7 +139,7 @@ def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tracer:
     u, values, vh = svd(x, full_matrices=False)
     kept = greater(values, _limit(values, u, vh, rtol))
     inverse = e.where(kept, e.divide(1.0, e.where(kept, values, 1.0)), 0.0)
-    return e.multiply(vh.mT, expand_dims(inverse, axis=-2)) @ u.mT
+    return e.multiply(e.conj(vh).mT, expand_dims(inverse, axis=-2)) @ e.conj(u).mT
 
 
 def matrix_rank(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tracer:
@@ -168,19 +168,35 @@ def _call(
 ) -> list[Tracer]:
     """Call a routine on matrices; return its results, those of floats in the type of the first operand."""
     first = tensor(operands[0])
-    e.checked(name, [first], "fib")
+    e.checked(name, [first], "fibc")
     given = floating(first.dtype)
     wide = accumulator(given)
     values = [e.astype(first, wide)]
     values += [x if x.dtype == int32 else e.astype(x, wide) for x in map(tensor, operands[1:])]
     _check(name, routine, values)
+    is_complex = wide.kind == "c"
+    if is_complex:
+        routine += COMPLEX
+        values = [_in_parts(x) if x.dtype == wide else x for x in values]
+        wide = part(wide)
     call = RoutineCall.made(routine, wide.name, [value.shape for value in values], flags)
     kinds = [int32 if kind == "i32" else wide for kind in call.row.types("")][len(values) :]
     shapes = [tuple(shape) for shape in call.shapes[len(values) :]]
     made = _add(routine, flags, values, [tensor_type(s, k) for s, k in zip(shapes, kinds)])
     trace = tracing(*values)
     results = [Tracer(trace, n, s, k) for n, s, k in zip(made, shapes, kinds)]
+    if is_complex:
+        dims = call.row.tensors[len(values) :]
+        return [
+            e.of_parts(r[..., 0], r[..., 1]) if d.endswith(PARTS) else r
+            for r, d in zip(results, dims)
+        ]
     return [r if r.dtype == int32 else e.astype(r, given) for r in results]
+
+
+def _in_parts(x: Tracer) -> Tracer:
+    """Return complex numbers as real ones, both parts in a last dim."""
+    return concat([expand_dims(v, axis=-1) for v in (e.real(x), e.imag(x))], axis=-1)
 
 
 def _check(name: str, routine: str, values: Sequence[Tracer]) -> None:

@@ -108,7 +108,7 @@ class _Reals:
         """Compute the square root of x + iy where no square of these overflows or vanishes."""
         size = self.math("absf", x)
         root = self.math("sqrt", self.scaled(self.add(size, self.hypot(x, y)), 0.5))
-        other = self.div(self.scaled(self.math("absf", y), 0.5), root)
+        other = self.div(self.math("absf", y), self.scaled(root, 2.0))
         other = self.choose(self.is_("oeq", root, 0), root, other)
         right = self.is_("oge", x, 0)
         re, im = self.choose(right, root, other), self.choose(right, other, root)
@@ -122,6 +122,11 @@ def _of_parts(function: Callable[[_Reals, str, str], Parts]) -> Emit:
         return b.complex(t, *function(_Reals(b, t), b.part(0, t, z), b.part(1, t, z)))
 
     return emit
+
+
+def _op(name: str) -> Emit:
+    """Return the emitter of an op of the dialect `complex`."""
+    return lambda b, t, x: b.op(f"complex.{name}", t, x)
 
 
 def _exp(r: _Reals, a: str, b: str) -> Parts:
@@ -178,10 +183,14 @@ def _log1p(r: _Reals, a: str, b: str) -> Parts:
 
 def _log_length(r: _Reals, x: str, y: str, above: str) -> str:
     """Compute log |x + iy|. above: x*x + y*y - 1, exactly where that is near 0."""
-    far = r.above(x, y, 2.0**100)
-    factor = r.choose(far, r.number(0.5), r.number(1))
+    far, some = (
+        r.above(x, y, 2.0**100),
+        r.above(x, y, 2.0**-100),
+    )  # else the length rounds to few digits
+    factor = r.choose(far, r.number(0.5), r.choose(some, r.number(1), r.number(2.0**60)))
+    less = r.choose(far, r.number(_LOG2), r.choose(some, r.number(0), r.number(-60 * _LOG2)))
     length = r.hypot(r.mul(x, factor), r.mul(y, factor))
-    found = r.add(r.math("log", length), r.choose(far, r.number(_LOG2), r.number(0)))
+    found = r.add(r.math("log", length), less)
     near = r.both(r.is_("ogt", length, 0.5), r.is_("olt", length, 2.0))
     return r.choose(near, r.scaled(r.math("log1p", above), 0.5), found)
 
@@ -194,17 +203,25 @@ def _log_of(base: float) -> Emit:
     return _of_parts(function)
 
 
+def _times_grown(r: _Reals, a: str, odd: str, even: str) -> Parts:
+    """Compute sinh(a) * odd and cosh(a) * even, also where only the factors lie beyond all numbers."""
+    half = r.math("exp", r.scaled(r.math("absf", a), 0.5))
+    first = r.scaled(half, 0.5)
+    turned = r.mul(odd, r.math("copysign", r.number(1), a))
+    far = r.is_("ogt", r.math("absf", a), 700.0 if r.dtype.bits == 64 else 80.0)
+    left = r.choose(far, r.mul(r.mul(first, turned), half), r.mul(r.math("sinh", a), odd))
+    return left, r.choose(far, r.mul(r.mul(first, even), half), r.mul(r.math("cosh", a), even))
+
+
 def _sinh(r: _Reals, a: str, b: str) -> Parts:
-    re = r.mul(r.math("sinh", a), r.math("cos", b))
-    im = r.mul(r.math("cosh", a), r.math("sin", b))
+    re, im = _times_grown(r, a, r.math("cos", b), r.math("sin", b))
     re = r.choose(r.both(r.nan(re), r.is_("oeq", a, 0)), a, re)
     re = r.choose(r.both(r.infinite(a), r.unbounded(b)), a, re)
     return re, r.choose(r.is_("oeq", b, 0), b, im)
 
 
 def _cosh(r: _Reals, a: str, b: str) -> Parts:
-    re = r.mul(r.math("cosh", a), r.math("cos", b))
-    im = r.mul(r.math("sinh", a), r.math("sin", b))
+    im, re = _times_grown(r, a, r.math("sin", b), r.math("cos", b))
     re = r.choose(r.both(r.infinite(a), r.unbounded(b)), r.number(math.inf), re)
     on_axis = r.both(r.nan(im), r.either(r.is_("oeq", a, 0), r.is_("oeq", b, 0)))
     zero = r.mul(*(r.math("copysign", r.number(n), v) for n, v in ((0, a), (1, b))))
@@ -300,21 +317,50 @@ def _turned(function: Callable[[_Reals, str, str], Parts]) -> Emit:
     return _of_parts(circular)
 
 
-OF_COMPLEX: dict[str, Emit] = {
+def _sign(r: _Reals, a: str, b: str) -> Parts:
+    wide = r.dtype.bits == 64
+    far, some = r.above(a, b, 2.0**100), r.above(a, b, 2.0**-900 if wide else 2.0**-90)
+    up, down = (2.0**60, 2.0**-60) if wide else (2.0**30, 2.0**-30)
+    factor = r.choose(far, r.number(down), r.choose(some, r.number(1), r.number(up)))
+    x, y = r.mul(a, factor), r.mul(b, factor)
+    length = r.hypot(x, y)
+    none = r.is_("oeq", length, 0)
+    return r.choose(none, a, r.div(x, length)), r.choose(none, b, r.div(y, length))
+
+
+def _abs(b: Body, t: DType, z: str) -> str:
+    return _Reals(b, t).hypot(b.part(0, t, z), b.part(1, t, z))
+
+
+def _pow(b: Body, t: DType, x: str, y: str) -> str:
+    """Compute a power: 0 of 0 to what has a positive real part."""
+    zero, real = b.constant(0, t), part(t)
+    grows = b.compare("ogt", real, b.part(0, t, y), b.constant(0, real))
+    none = b.op("arith.andi", bool_, b.compare("oeq", t, x, zero), grows)
+    return b.select(none, t, zero, b.op("complex.pow", t, x, y))
+
+
+NAMED: dict[str, Emit] = {
+    "abs": _abs,
+    "cos": _of_parts(lambda r, a, b: _cosh(r, r.neg(b), a)),
     "exp": _of_parts(_exp),
     "expm1": _of_parts(_expm1),
     "log": _of_parts(_log),
     "log1p": _of_parts(_log1p),
+    "pow": _pow,
+    "sign": _of_parts(_sign),
+    "sin": _turned(_sinh),
+    "sqrt": _of_parts(_sqrt),
+    "tan": _turned(_tanh),
+    "tanh": _of_parts(_tanh),
+}
+"""How functions are computed that are ops of the dialect `complex`: a program has the ops, its loader writes these."""
+OF_COMPLEX: dict[str, Emit] = {
+    **{name: _op(name) for name in (*NAMED, "rsqrt")},
     "log2": _log_of(2.0),
     "log10": _log_of(10.0),
-    "sqrt": _of_parts(_sqrt),
-    "rsqrt": lambda b, t, x: b.op("complex.rsqrt", t, x),
     "sinh": _of_parts(_sinh),
     "cosh": _of_parts(_cosh),
-    "tanh": _of_parts(_tanh),
-    "sin": _turned(_sinh),
-    "cos": _of_parts(lambda r, a, b: _cosh(r, r.neg(b), a)),
-    "tan": _turned(_tanh),
     "acos": _of_parts(_acos),
     "acosh": _of_parts(_acosh),
     "asinh": _of_parts(_asinh),
@@ -322,4 +368,4 @@ OF_COMPLEX: dict[str, Emit] = {
     "asin": _turned(_asinh),
     "atan": _turned(_atanh),
 }
-"""How functions of complex numbers are computed, where there are any."""
+"""How a program has functions of complex numbers, where there are any."""
