@@ -226,7 +226,8 @@ class TraceBuffer:
 
     How many marks it has made, and for how many there is room; from HEAD on two words for each: the processor's time
     stamp, and what begins then. That is the op's number for a collective, plus START or WAIT of `StatusRow` for a half
-    of an async one; KERNEL and its number for a kernel; NOTHING where the step ends.
+    of an async one; KERNEL and its number for a kernel; COPY for a copy between host and device; NOTHING where the step
+    ends. On gpus each mark is an event in the place of the time stamp, and there is one behind each op, too.
     """
 
     COUNT = 0
@@ -234,6 +235,7 @@ class TraceBuffer:
     HEAD = 2
     NOTHING = 0
     KERNEL = 4 << 32
+    COPY = 8 << 32
     MARK = "mw_mark"
 
     @classmethod

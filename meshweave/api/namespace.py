@@ -51,8 +51,8 @@ def trace(*x: Any, room: int = ROOM, **how: Any) -> Any:
     Raises UsageError for a room of less than 1 mark, and where a trace is under way already.
 
     The engines `local` and `mpi` write marks: kernels, collectives, and copies; of a collective, the wait for its last
-    member is told apart. Engine `emulate` says what each device did, in times of the emulator. Programs of other
-    engines are counted in `unseen`. Nothing is compiled anew. See docs/see.md.
+    member is told apart. Engine `nccl` says by events what each GPU did, `emulate` the same in times of the
+    emulator. Programs of other engines are counted in `unseen`. Nothing is compiled anew. See docs/see.md.
 
     >>> import numpy as np
     >>> import meshweave as mw

@@ -35,21 +35,14 @@ class Taken(NamedTuple):
     dropped: int
 
 
-class TimedOp(NamedTuple):
-    """Hold what a device did: kind, name and place as of a slice, start and end in nanoseconds of the monotonic clock.
+class DeviceRecord(NamedTuple):
+    """Hold what a device did in each call, a row (begin, end, what) for each op, and how many there was no room for.
 
-    met: when all members of a collective had come; last: the rank that came last. 0 and -1 for anything else.
+    Times are nanoseconds of the monotonic clock; `what` is as for `TraceBuffer`.
     """
 
-    rank: int
-    kind: str
-    name: str
-    start: int
-    end: int
-    where: str = ""
-    nbytes: int = 0
-    met: int = 0
-    last: int = -1
+    calls: list[Values]
+    dropped: int
 
 
 class Marks:
@@ -63,7 +56,7 @@ class Marks:
         rows = memory[: words * len(ranks)].reshape(len(ranks), words)
         self.room, self.rows = room, dict(zip(ranks, rows))
         self._words = [
-            memoryview(row)[: TraceBuffer.HEAD] for row in rows
+            row.data[: TraceBuffer.HEAD] for row in rows
         ]  # NumPy takes longer to read one
         for row in rows:
             row[TraceBuffer.COUNT], row[TraceBuffer.ROOM] = 0, room

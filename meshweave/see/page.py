@@ -144,7 +144,7 @@ class _Writer:
 
     def avoidable(self) -> str:
         """Return the collectives that one would write otherwise to be without, those of most bytes first."""
-        reasons, lines = self.report.reasons, []
+        reasons, lines = self.report.reasons, list[str]()
         for row, count in self._counted():
             said = [n for n in row.reasons if reasons[n].remedy]
             if said and len(lines) < _TOP:

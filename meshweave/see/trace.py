@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -22,9 +22,12 @@ from meshweave.errors import UsageError
 from meshweave.files.whole import write_text
 from meshweave.layout import Mesh
 from meshweave.runtime.memory import Values
-from meshweave.runtime.tracing import ClockReading, Marks, TimedOp
+from meshweave.runtime.tracing import ClockReading, DeviceRecord, Marks
 from meshweave.runtime.watched import WATCHERS, Watched
 
+Spans = np.ndarray[Any, Any]
+_STARTED = ", start"
+_EQUAL = 1000.0  # nanoseconds that two times of a GPU's events may differ and mean one
 ROOM = 1 << 17  # marks of a rank, 16 bytes each, of which a call has half at least
 
 
@@ -34,7 +37,7 @@ class Slice:
 
     start, duration: in nanoseconds, from when the trace began. call: the number of the call, of all programs. where:
     its place in the source. nbytes: of a collective, what the busiest rank receives. waits_for: of a wait, the
-    last rank.
+    last rank. aside: whether a GPU did it beside other work, as collectives that were started early.
     """
 
     rank: int
@@ -46,6 +49,7 @@ class Slice:
     where: str = ""
     nbytes: int = 0
     waits_for: int | None = None
+    aside: bool = False
 
     @property
     def end(self) -> float:
@@ -98,7 +102,7 @@ class RankTrace:
         if traced is None:
             traced = _ProgramMarks(program, self._room)
             self._programs[id(program)] = traced
-            self.unseen += traced.first is None and traced.timed is None
+            self.unseen += traced.first is None and not traced.has_devices
         traced.begin()
 
     def ended(self, program: Watched) -> None:
@@ -110,15 +114,17 @@ class RankTrace:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the trace as Chrome's trace events: a track for each rank, times in microseconds."""
-        ranks = sorted({s.rank for s in self.slices})
+        tracks = sorted({(s.rank, s.aside) for s in self.slices})
+        ids = _track_ids(tracks)
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "meshweave"}}
         ]
-        for rank in ranks:
-            about = {"ph": "M", "pid": 0, "tid": rank}
-            events.append({**about, "name": "thread_name", "args": {"name": f"rank {rank}"}})
-            events.append({**about, "name": "thread_sort_index", "args": {"sort_index": rank}})
-        events += [_event(each) for each in self.slices]
+        for place, (rank, aside) in enumerate(tracks):
+            about = {"ph": "M", "pid": 0, "tid": ids[rank, aside]}
+            name = f"rank {rank}, beside" if aside else f"rank {rank}"
+            events.append({**about, "name": "thread_name", "args": {"name": name}})
+            events.append({**about, "name": "thread_sort_index", "args": {"sort_index": place}})
+        events += [_event(each, ids[each.rank, each.aside]) for each in self.slices]
         more = {"calls": self.calls, "dropped_marks": self.dropped, "programs_unseen": self.unseen}
         return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": more}
 
@@ -131,7 +137,13 @@ class RankTrace:
         return f"<trace of {self.calls} calls: {len(self.slices)} slices on {ranks} ranks>"
 
 
-def _event(each: Slice) -> dict[str, Any]:
+def _track_ids(tracks: Sequence[tuple[int, bool]]) -> dict[tuple[int, bool], int]:
+    """Return the number of each track: a rank's own, and for what was done beside it one behind those of all ranks."""
+    beyond = 1 + max((rank for rank, _ in tracks), default=0)
+    return {(rank, aside): rank + beyond * aside for rank, aside in tracks}
+
+
+def _event(each: Slice, track: int) -> dict[str, Any]:
     said: dict[str, Any] = {"call": each.call}
     if each.where:
         said["where"] = each.where
@@ -141,7 +153,7 @@ def _event(each: Slice) -> dict[str, Any]:
         said["for"] = f"rank {each.waits_for}"
     times = {"ts": round(each.start / 1e3, 3), "dur": round(each.duration / 1e3, 3)}
     return {
-        "ph": "X", "name": each.name, "cat": each.kind, "pid": 0, "tid": each.rank, **times, "args": said
+        "ph": "X", "name": each.name, "cat": each.kind, "pid": 0, "tid": track, **times, "args": said
     }  # fmt: skip
 
 
@@ -163,9 +175,12 @@ class _ProgramMarks:
         begin = getattr(program, "trace", None)  # engines that write marks have it
         self.first: ClockReading | None = None if begin is None else begin(room)
         self.last = self.first
-        # Engines that play devices know what each did, and when.
-        self.timed: Callable[[], list[TimedOp]] | None = getattr(program, "timed_ops", None)
-        self.ops: list[tuple[int, list[TimedOp]]] = []
+        watch = getattr(program, "watch_devices", None)  # engines whose ranks have GPUs have it
+        self.has_devices = watch is not None
+        if watch is not None:
+            watch(room)
+        self.numbers: list[int] = []  # of the calls
+        self.devices: list[DeviceRecord] = []
         self.marks: Marks | None = None if self.first is None else program.marks()  # type: ignore[attr-defined]
         self.calls: list[_CallMarks] = []
         self.dropped = self._read = 0  # calls whose marks are read
@@ -181,8 +196,7 @@ class _ProgramMarks:
     def take(self, call: int) -> None:
         """Note where the marks of a call are: they are read later, when half of the room is used."""
         self._runs = False
-        if self.timed is not None:
-            self.ops.append((call, self.timed()))
+        self.numbers.append(call)
         marks = self.marks
         if marks is not None and self.program.marks() is marks:  # type: ignore[attr-defined]
             ends = marks.counts
@@ -207,83 +221,82 @@ class _ProgramMarks:
         if self.marks is not None:
             self.last = self.program.untrace()  # type: ignore[attr-defined]
             self._read_marks(self.marks)
+        if self.has_devices:
+            self.devices = self.program.unwatch_devices()  # type: ignore[attr-defined]
+            self.dropped += sum(each.dropped for each in self.devices)
 
     def slices(self, began: int) -> Iterator[Slice]:
         """Yield the slices of all calls, with times from `began` on."""
-        for call, ops in self.ops:
-            yield from _slices_of_ops(call, ops, began)
+        for call, *rows in zip(self.numbers, *(each.calls for each in self.devices)):
+            spans = {rank: row - np.array([began, began, 0]) for rank, row in enumerate(rows)}
+            yield from slices_of(self.manifest, call, spans, devices=True)
         if self.first is None or self.last is None:
             return
         stamps = self.last.stamp - self.first.stamp
         rate = (self.last.nanoseconds - self.first.nanoseconds) / max(stamps, 1)
         for each in self.calls:
-            times = {
-                rank: (rows[:, 0] - self.first.stamp) * rate + (self.first.nanoseconds - began)
-                for rank, rows in each.rows.items()
-            }
-            whats = {rank: rows[:, 1] for rank, rows in each.rows.items()}
-            yield from slices_of(self.manifest, each.call, times, whats)
+            spans = {}
+            for rank, marks in each.rows.items():
+                times = (marks[:, 0] - self.first.stamp) * rate + (self.first.nanoseconds - began)
+                spans[rank] = np.column_stack([times[:-1], times[1:], marks[:-1, 1]])
+            yield from slices_of(self.manifest, each.call, spans)
 
 
 def slices_of(
-    manifest: Manifest,
-    call: int,
-    times: dict[int, np.ndarray[Any, Any]],
-    whats: dict[int, np.ndarray[Any, Any]],
+    manifest: Manifest, call: int, spans: Mapping[int, Spans], devices: bool = False
 ) -> Iterator[Slice]:
-    """Yield the slices of a call, given when each rank made its marks and what they say."""
+    """Yield the slices of a call. spans: of each rank a row (start, end, what) for each mark, in nanoseconds.
+
+    devices: whether GPUs did it, which do several things at a time: what would overlap a slice is aside.
+    """
     mesh = Mesh.parse(manifest.mesh) if manifest.mesh else Mesh()
-    arrived = _arrivals(times, whats)
-    for rank, when in times.items():
+    arrived = _arrivals(spans)
+    for rank, rows in spans.items():
         seen: dict[int, int] = defaultdict(int)
-        for start, end, what in zip(when[:-1], when[1:], whats[rank][:-1].tolist()):
+        free = [-np.inf, -np.inf]  # since when the rank does nothing, and nothing aside
+        for start, end, what in sorted(_numbers(rows)) if devices else _numbers(rows):
             if what == TraceBuffer.NOTHING:
                 continue
             op, kind, half = _meaning(manifest, what)
-            name = f"{op.name}{half}"
-            at = (rank, kind, name, float(start), float(end - start), call, op.location, op.bytes)
-            yield Slice(*at)
+            aside = False
+            if devices:
+                aside = half == _STARTED or start < free[0] - _EQUAL
+                half = "" if half == _STARTED else half
+                start = max(start, free[aside])
+                end = free[aside] = max(end, start)
+            about = (call, op.location, op.bytes, None, aside)
+            yield Slice(rank, kind, f"{op.name}{half}", start, end - start, *about)
             number, seen[what] = seen[what], seen[what] + 1
             if kind == "collective" and not half:
                 members = mesh.group(op.axes, rank) if op.axes else (rank,)
                 last = max(members, key=lambda r: arrived.get((r, what, number), 0.0))
-                until = min(arrived.get((last, what, number), 0.0), float(end))
+                until = min(arrived.get((last, what, number), 0.0), end)
                 if last != rank and until > start:
-                    wait = ("wait", f"wait for rank {last}", float(start), float(until - start))
-                    yield Slice(rank, *wait, call, op.location, waits_for=last)
+                    wait = ("wait", f"wait for rank {last}", start, until - start)
+                    yield Slice(rank, *wait, call, op.location, waits_for=last, aside=aside)
 
 
-def _slices_of_ops(call: int, ops: Sequence[TimedOp], began: int) -> Iterator[Slice]:
-    """Yield the slices of what devices did in a call.
-
-    A device may have posted a collective and gone on: that slice begins where it did nothing else.
-    """
-    busy: dict[int, int] = {}
-    for op in sorted(ops, key=lambda op: (op.end, op.start)):
-        start = max(op.start, busy.get(op.rank, 0))
-        busy[op.rank] = op.end
-        times = float(start - began), float(op.end - start)
-        yield Slice(op.rank, op.kind, op.name, *times, call, op.where, op.nbytes)
-        if op.met > start and op.last != op.rank:
-            wait = f"wait for rank {op.last}", times[0], float(op.met - start)
-            yield Slice(op.rank, "wait", *wait, call, op.where, waits_for=op.last)
+def _numbers(rows: Spans) -> Iterator[tuple[float, float, int]]:
+    """Yield rows as numbers of Python."""
+    for start, end, what in rows.tolist():
+        yield float(start), float(end), int(what)
 
 
-def _arrivals(
-    times: dict[int, np.ndarray[Any, Any]], whats: dict[int, np.ndarray[Any, Any]]
-) -> dict[tuple[int, int, int], float]:
+def _arrivals(spans: Mapping[int, Spans]) -> dict[tuple[int, int, int], float]:
     """Return when each rank made its n-th mark of each kind: (rank, what, n)."""
     found: dict[tuple[int, int, int], float] = {}
-    for rank, when in times.items():
+    for rank, rows in spans.items():
         seen: dict[int, int] = defaultdict(int)
-        for at, what in zip(when.tolist(), whats[rank].tolist()):
-            found[rank, what, seen[what]] = at
+        for start, _, what in _numbers(rows):
+            found[rank, what, seen[what]] = start
             seen[what] += 1
     return found
 
 
 def _meaning(manifest: Manifest, what: int) -> tuple[OpInfo, str, str]:
     """Return what a mark is about, the kind of its slice, and which half of an async collective it is."""
+    if what >= TraceBuffer.COPY:
+        return OpInfo(0, "copy", ""), "copy", ""
     if what >= TraceBuffer.KERNEL:
         op = _of(manifest.marks, what - TraceBuffer.KERNEL)
         return op, "copy" if op.name == "copy" else "kernel", ""
@@ -291,7 +304,7 @@ def _meaning(manifest: Manifest, what: int) -> tuple[OpInfo, str, str]:
     if what >= StatusRow.WAIT:
         return op, "wait", ", wait"
     if what >= StatusRow.START:
-        return op, "collective", ", start"
+        return op, "collective", _STARTED
     return op, "collective" if op.axes else "copy", ""
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from meshweave.bundle import Bundle, OpInfo, Port
+from meshweave.bundle import Bundle, Port
 from meshweave.device import CHIPS
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.arrays.array import Array, laid_out
@@ -25,6 +25,7 @@ from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.flight.dump import flight_folder
 from meshweave.runtime.flight.recorder import FlightRecorder
 from meshweave.runtime.gpu.call import RankCall
+from meshweave.runtime.gpu.marks import record_of
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.gpu.resident import (
     DeviceBuffers,
@@ -37,7 +38,7 @@ from meshweave.runtime.limits import check_machine
 from meshweave.runtime.memory import Values
 from meshweave.runtime.processes.bootstrap import JobRank, MemoryStore
 from meshweave.runtime.program import bind_rows, buffer
-from meshweave.runtime.tracing import TimedOp
+from meshweave.runtime.tracing import DeviceRecord, hide
 from meshweave.runtime.watchdog import WAITING
 from meshweave.runtime.watched import told_begins, told_ended
 from meshweave.simulator.driver.emulated import EmulatedKernels
@@ -45,7 +46,7 @@ from meshweave.simulator.driver.interleaving import Interleaving, StuckRankError
 from meshweave.simulator.driver.kernels import KernelRunner
 from meshweave.simulator.driver.move import move
 from meshweave.simulator.driver.recorder import InjectedFailure, Recorder
-from meshweave.simulator.driver.replay import QueueEntry, Scheduler
+from meshweave.simulator.driver.replay import Scheduler
 
 T = TypeVar("T")
 _NOTHING = np.empty(0)  # in the place of an input that is not copied
@@ -211,15 +212,28 @@ class EmulateExecutable:
                 raise
             raise (recorder.error or error) from None
 
-    def timed_ops(self) -> list[TimedOp]:
-        """Return what each device did in the last call, and when: times are those of this emulator, not of a GPU."""
+    def watch_devices(self, room: int) -> None:
+        """Have the devices mark what they do, from the next call on, with room for so many marks of each."""
         with self.busy:
             self.wait()
-            known = {str(op): op for op in self.manifest.ops}
-            logs = self._recorder.log.values()
-            return [
-                timed(entry, known.get(entry.where)) for log in logs for entry in log if entry.ended
-            ]
+            for number, rank in enumerate(self.ranks()):
+                self._recorder.set_current(number)
+                rank.attach()
+                rank.trace(room).show(self.board, number)
+            self._recorder.set_current(None)
+
+    def unwatch_devices(self) -> list[DeviceRecord]:
+        """End that, and return what each device has done. Times are those of this emulator, not of a GPU."""
+        with self.busy:
+            self.wait()
+            hide(self.board, range(self.mesh.nranks))
+            found = []
+            for number, rank in enumerate(self._ranks):
+                self._recorder.set_current(number)
+                rank.attach()
+                found.append(record_of(rank.untrace()))
+            self._recorder.set_current(None)
+            return found
 
     def _open(self) -> None:
         engine, nranks = self.engine, self.mesh.nranks
@@ -265,19 +279,6 @@ class EmulateExecutable:
             rank.close()
         self._recorder.set_current(None)
         self._ranks = []
-
-
-def timed(entry: QueueEntry, op: OpInfo | None) -> TimedOp:
-    """Return what an entry that has run did. op: that it is part of, where that is known."""
-    times = entry.began, entry.ended
-    if entry.items:
-        name = entry.items[0].kind if op is None else op.name
-        ends = (op.location, op.bytes) if op is not None else (entry.where, 0)
-        return TimedOp(entry.rank, "collective", name, *times, *ends, entry.met, entry.last)
-    copies = entry.what.startswith("copy ")
-    name = entry.what if copies else entry.what.partition("(")[0]
-    where = entry.where if op is None else op.location
-    return TimedOp(entry.rank, "copy" if copies else "kernel", name, *times, where)
 
 
 class EmulatedDevices:

@@ -151,9 +151,11 @@ def test_a_wait_ends_when_the_last_member_arrives() -> None:
     )
     kernel, copy = TraceBuffer.KERNEL, TraceBuffer.KERNEL + 1
     begins = {0: 10.0, 1: 30.0, 2: 25.0, 3: 12.0}  # groups over x: ranks 0 and 2, 1 and 3
-    times = {rank: np.array([0.0, 5.0, at, 40.0]) for rank, at in begins.items()}
-    whats = {rank: np.array([kernel, copy, 1, 0]) for rank in begins}
-    found = list(slices_of(manifest, 0, times, whats))
+    spans = {
+        rank: np.array([[0.0, 5.0, kernel], [5.0, at, copy], [at, 40.0, 1]])
+        for rank, at in begins.items()
+    }
+    found = list(slices_of(manifest, 0, spans))
     waits = {s.rank: (s.start, s.end, s.waits_for) for s in found if s.kind == "wait"}
     assert waits == {0: (10.0, 25.0, 2), 3: (12.0, 30.0, 1)}
     assert [(s.kind, s.start, s.end, s.nbytes) for s in found if s.rank == 1] == [
@@ -225,4 +227,28 @@ def test_engine_emulate_says_what_each_device_did() -> None:
         assert all(a.end <= b.start for a, b in itertools.pairwise(work))
     waits = [s for s in t.slices if s.kind == "wait"]
     assert waits and all(s.waits_for != s.rank and s.waits_for in range(4) for s in waits)
+    marks = 2 * sum(s.rank == 0 and s.kind != "wait" for s in t.slices)
+    executable = f._last.program.executable
+    calls = executable.recorder.calls[0]
+    f(a, b)
+    calls.clear()
+    f(a, b)
+    untraced = calls.count("cuEventRecord")
+    assert "cuEventElapsedTime" not in calls
+    assert not executable.board.rows[:, StatusRow.TRACE].any()
+    with mw.trace(room=2 * marks) as t:  # events are read before the third call
+        for _ in range(4):
+            calls.clear()
+            f(a, b)
+    found = [
+        [s.name for s in t.slices if (s.rank, s.call) == (1, n) and s.kind != "wait"]
+        for n in range(4)
+    ]
+    assert t.dropped == 0 and len(found[0]) == marks // 2 and found == [found[0]] * 4
+    with mw.trace(room=marks // 2) as t:
+        f(a, b)
+    assert t.dropped == 4 * (marks // 2 - marks // 4)
+    calls.clear()
+    f(a, b)
+    assert calls.count("cuEventRecord") == untraced
     f.close()

@@ -10,6 +10,7 @@
 // CHECK:      %[[G0:.*]] = llvm.mlir.constant(0 : i64)
 // CHECK:      %[[C0:.*]] = llvm.mlir.constant(48 : i64)
 // CHECK:      llvm.call @mw_all_reduce_sum_f32(%ctx, %[[G0]], {{.*}}, %[[C0]])
+// CHECK:      llvm.call @mw_note(
 // CHECK:      %[[G1:.*]] = llvm.mlir.constant(1 : i64)
 // CHECK:      %[[C1:.*]] = llvm.mlir.constant(48 : i64)
 // CHECK:      llvm.call @mw_all_reduce_max_bf16(%ctx, %[[G1]], {{.*}}, %[[C1]])
@@ -20,6 +21,14 @@
 // CHECK:      %[[BLOCK:.*]] = llvm.mlir.constant(96 : i64)
 // CHECK:      llvm.call @mw_all_to_all(%ctx, {{.*}}, %[[BLOCK]])
 // CHECK:      llvm.call @mw_permute(%ctx,
+
+// A trace has an event before each and one behind it, on the compute stream: where nobody traces, a word is looked at.
+// CHECK-LABEL: llvm.func @mw_note(%ctx: !llvm.ptr, %what: i64, %stream: i64)
+// CHECK:      %[[TRACE:.*]] = llvm.ptrtoint
+// CHECK:      %[[ON:.*]] = llvm.icmp "ne" %[[TRACE]],
+// CHECK-NEXT: llvm.cond_br %[[ON]],
+// CHECK:      llvm.call @cuEventRecord(
+// CHECK-NOT:  llvm.call
 
 // The sizes of the groups, for what sends to each member.
 // CHECK: @mw_sizes(dense<[2, 3]> : tensor<2xi64>)

@@ -49,6 +49,7 @@
 // CHECK:      llvm.mlir.constant(2 : i64)
 // CHECK-NEXT: llvm.call @mw_await(
 // CHECK:      llvm.call @mw_launch_2(
+// CHECK:      llvm.call @mw_note(
 // CHECK-NOT:  llvm.call @mw_
 // CHECK-LABEL: llvm.func @mw_on(
 // CHECK-LABEL: llvm.func @mw_record(

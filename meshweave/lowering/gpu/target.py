@@ -107,6 +107,7 @@ def _bundle(
         graph=not code.waits,
         features=OF_COMMON,
         certificate=certificate,
+        marks=tuple(code.marks),
     )
     known = {*code.called, *code.declared, *SIGNATURES}
     objects = [step_object(step + manifest.constant, known, COMMON)]

@@ -289,10 +289,14 @@ class Emitter(Branches):
         self.code.declared[symbol] = f"({types}) -> i32"
         code = self.let(f"llvm.call @{symbol}({values}) : ({types}) -> i32")
         self._check(code, call.op_id)
+        self._marked(call, half)
         self._set_word(status, StatusRow.ENDED, following)
 
     def _mark(self, what: int) -> None:
-        """Tell whoever traces what begins now; see `abi.TraceBuffer`. Only targets that can be traced do."""
+        """Tell whoever traces what begins now; see `abi.TraceBuffer`."""
+
+    def _marked(self, call: Call, half: int) -> None:
+        """Tell whoever traces that a collective is enqueued, on targets whose devices do it later."""
 
     def _announce(self, status: str, entry: int) -> str:
         """Write in the status row that a collective starts; return how many have started."""

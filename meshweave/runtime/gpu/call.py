@@ -73,6 +73,7 @@ class RankCall:
     def run(self, read: Sequence[Values], written: Sequence[Values]) -> None:
         """Copy arrays in, run the step once, copy its results out. Raises RankError, which names what failed."""
         rank, inputs, outputs = self.rank, self.inputs, self.outputs
+        self.begin()
         for address, value in zip(inputs, read, strict=True):
             rank.copy_in(address, value)
         self.step(inputs, outputs)
@@ -80,11 +81,16 @@ class RankCall:
             rank.copy_out(value, address)
         self.wait()
 
+    def begin(self) -> None:
+        """Note that what is enqueued from here on belongs to the next step."""
+        if self.rank.marks is not None:
+            self.rank.marks.begin()
+
     def step(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Enqueue the step on the contents of buffers. Raises RankError, which names what failed."""
         rank, board, bound = self.rank, self.board, self._binding(inputs, outputs)
         board.begin(rank.rank)
-        if self._graph and self._runs:
+        if self._graph and self._runs and rank.marks is None:  # events of a graph tell no time
             if not bound.graph:
                 bound.graph = rank.capture(bound.held, bound.context)
             rank.launch(bound.graph)

@@ -33,6 +33,7 @@ from meshweave.runtime.processes.engine import (
     new_number,
 )
 from meshweave.runtime.processes.launch import Launcher, RankProcesses
+from meshweave.runtime.tracing import DeviceRecord
 from meshweave.runtime.watchdog import Watchdog
 
 
@@ -166,6 +167,31 @@ class NcclExecutable(ProcessExecutable):
 
     engine: NcclEngine
     _unanswered = 0  # calls since the ranks have answered one
+    _watched: RankProcesses | None = None  # the ranks whose devices mark what they do
+
+    def watch_devices(self, room: int) -> None:
+        """Have the GPUs mark what they do, from the next call on, with room for so many marks of each."""
+        with self.engine.busy:
+            self._watched, number = self.attach()
+            self.ask(self._watched, {"do": "watch", "program": number, "room": room})
+
+    def unwatch_devices(self) -> list[DeviceRecord]:
+        """End that, wait, and return what each GPU has done; nothing where the ranks had to be started again."""
+        with self.engine.busy:
+            job, self._watched = self._watched, None
+            if job is None or job is not self._job or not job.alive:
+                return [DeviceRecord([], 0)] * self.mesh.nranks
+            watchdog = Watchdog(self.board, self.manifest, self.timeout)
+            watchdog.start(time.monotonic())
+            message = {"do": "unwatch", "program": self._number}
+            answers = self.ask(job, message, watch=watchdog.report)
+            self._unanswered = 0
+        return [
+            DeviceRecord(
+                [np.array(rows, np.int64).reshape(-1, 3) for rows in a["calls"]], a["dropped"]
+            )
+            for a in answers
+        ]
 
     def run_arrays(self, values: Sequence[object], fixed: int = 0) -> list[Array]:
         """Enqueue a call on arrays; return the results as Arrays, which lie on the GPUs.

@@ -54,7 +54,8 @@ _CUDA = {
     "cuFuncSetAttribute": "pii", "cuLaunchKernel": "puuuuuuuppp",
     "cuStreamCreateWithPriority": "pui", "cuStreamDestroy_v2": "p", "cuStreamSynchronize": "p",
     "cuStreamWaitEvent": "ppu", "cuEventCreate": "pu", "cuEventDestroy_v2": "p",
-    "cuEventRecord": "pp", "cuEventQuery": "p", "cuEventSynchronize": "p", "cuStreamBeginCapture_v2": "pi",
+    "cuEventRecord": "pp", "cuEventQuery": "p", "cuEventSynchronize": "p", "cuEventElapsedTime": "ppp",
+    "cuStreamBeginCapture_v2": "pi",
     "cuStreamEndCapture": "pp", "cuGraphInstantiateWithFlags": "ppw", "cuGraphLaunch": "pp",
     "cuGraphExecDestroy": "p", "cuGraphDestroy": "p",
 }  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshweave.abi import TraceBuffer
 from meshweave.bundle import Bundle
 from meshweave.device import GpuTable
 from meshweave.errors import MeshweaveError, RankError
@@ -40,6 +41,7 @@ from meshweave.runtime.gpu.interface import (
     error_name,
     meaning,
 )
+from meshweave.runtime.gpu.marks import DeviceMarks
 from meshweave.runtime.gpu.products import WORKSPACE_BYTES, Products
 from meshweave.runtime.gpu.staging import MOST_STEPS, InFlight, Staging
 from meshweave.runtime.libraries import libraries
@@ -59,7 +61,7 @@ class GpuRank:
     """Run a program on one rank. Every rank of the job makes the same calls, from one thread.
 
     device: what it runs on. broken: whether a run has failed, after which it can only be closed.
-    captured: whether a graph of its step was made.
+    captured: whether a graph of its step was made. marks: of a trace, while there is one.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class GpuRank:
         self.mesh = Mesh.parse(self.manifest.mesh)
         self.driver = Driver(library, place.rank)
         self.broken = self.captured = False
+        self.marks: DeviceMarks | None = None
         self._held = ExitStack()
         try:
             self._open(bundle, place, store, share)
@@ -274,7 +277,7 @@ class GpuRank:
     def copy_in(self, address: int, value: Values) -> None:
         """Enqueue a copy of a contiguous array, through pinned memory: the array may be written afterwards."""
         if value.nbytes:
-            with self._breaking():
+            with self._breaking(), self._marked_copy():
                 self._staging.copy(address, value, self.streams[0])
 
     @property
@@ -299,12 +302,32 @@ class GpuRank:
         """Enqueue a copy to an array."""
         if value.nbytes:
             at = value.ctypes.data
-            self.driver("cuMemcpyDtoHAsync_v2", at, address, value.nbytes, self.streams[0])
+            with self._marked_copy():
+                self.driver("cuMemcpyDtoHAsync_v2", at, address, value.nbytes, self.streams[0])
 
     def copy_on(self, target: int, source: int, nbytes: int) -> None:
         """Enqueue a copy on the device."""
         if nbytes:
             self.driver("cuMemcpyDtoDAsync_v2", target, source, nbytes, self.streams[0])
+
+    def trace(self, room: int) -> DeviceMarks:
+        """Have the device mark what it does; whoever has the status board shows the marks there."""
+        self.marks = DeviceMarks(self.driver, self.streams[0], room)
+        return self.marks
+
+    def untrace(self) -> DeviceMarks | None:
+        """Have it mark nothing any more, once the board does not show the marks; return what was marked."""
+        found, self.marks = self.marks, None
+        if found is not None:
+            found.read()
+            found.close()
+        return found
+
+    def _marked_copy(self) -> AbstractContextManager[None]:
+        """Mark a copy that is enqueued inside the `with`, in a trace."""
+        if self.marks is None:
+            return nullcontext()
+        return self.marks.around(TraceBuffer.COPY, self.streams[0])
 
     def settle(self) -> None:
         """Wait for all work that this process has given the device."""

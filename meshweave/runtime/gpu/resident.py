@@ -212,6 +212,7 @@ def run_placed(
         buffers.address(number, port.nbytes)
         for number, port in zip(places.outputs, manifest.outputs, strict=True)
     ]
+    call.begin()
     for index in places.fresh:
         call.rank.copy_in(inputs[index], given[index])
     call.step(inputs, outputs)

@@ -22,6 +22,7 @@ from meshweave.runtime.gpu.awaited import AwaitedLibrary
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.driver import Library
 from meshweave.runtime.gpu.libraries import SystemLibrary
+from meshweave.runtime.gpu.marks import record_of
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.gpu.resident import DeviceBuffers, Places, run_placed
@@ -30,6 +31,7 @@ from meshweave.runtime.processes.bootstrap import JobRank, discover, open_store
 from meshweave.runtime.processes.server import Server, follow, link_to
 from meshweave.runtime.processes.wire import send
 from meshweave.runtime.program import place_buffers
+from meshweave.runtime.tracing import hide
 
 FAILED = 75  # status of a rank whose collectives NCCL has given up
 
@@ -93,6 +95,23 @@ class GpuWorker(Server):
             self._calls.pop(call).bound.close()
         self._programs.pop(number).rank.close()
         return {}
+
+    def _watch(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        """Have the device mark what it does in the steps of a program from here on."""
+        self._wait()
+        rank, board, _ = self._programs[message["program"]]
+        rank.attach()
+        rank.trace(message["room"]).show(board, self.rank)
+        return {}
+
+    def _unwatch(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
+        """End that, and tell what it has done."""
+        self._wait()
+        rank, board, _ = self._programs[message["program"]]
+        hide(board, [self.rank])
+        rank.attach()
+        calls, dropped = record_of(rank.untrace())
+        return {"calls": [rows.tolist() for rows in calls], "dropped": dropped}
 
     def _bind(self, message: dict[str, Any], payload: bytes, files: list[int]) -> None:
         program = self._programs[message["program"]]

@@ -54,8 +54,7 @@ class QueueEntry:
     what: in words, as the recorder prints it; where: op and source line, where known. work: does
     it, for what runs on one rank; items: what is done together with other ranks. event: for a wait,
     the record that it waits for. clock: of each stream of the rank, how many of its entries are
-    ordered before this one, itself included. began, met, ended: when it was run or posted, when the other ranks had
-    come too, and when it was done, in nanoseconds; last: the rank that came last.
+    ordered before this one, itself included. ended: when it was done, in nanoseconds.
     """
 
     rank: int
@@ -69,10 +68,7 @@ class QueueEntry:
     clock: tuple[int, ...] = ()
     posted: bool = False
     done: bool = False
-    began: int = 0
-    met: int = 0
     ended: int = 0
-    last: int = -1
 
     def __str__(self) -> str:
         return f"rank {self.rank}: {self.what}" + (f" in {self.where}" if self.where else "")
@@ -195,18 +191,16 @@ class Scheduler:
             self._post(entry)
             return 0
         if entry.work is not None:
-            entry.began = monotonic_ns()
             self._note(entry, *_worked(entry, entry.work))
-            entry.ended = monotonic_ns()
         stream.queue.popleft()
-        entry.done = True
+        entry.done, entry.ended = True, monotonic_ns()
         self.executed.append(entry)
         return 1
 
     def _post(self, entry: QueueEntry) -> None:
         """Launch an NCCL operation, which from now on waits for its peers."""
         self._order[entry.rank].popleft()
-        entry.posted, entry.began = True, monotonic_ns()
+        entry.posted = True
         for item in entry.items:
             if item.kind in ("send", "recv"):
                 self._post_pair(item)
@@ -239,11 +233,8 @@ class Scheduler:
                 raise mismatch(first, other, "different counts, dtypes or reductions")
             if "" not in (a := first.owner.where, b := other.owner.where) and a != b:
                 raise mismatch(first, other, "different ops of the program")
-        met, last = monotonic_ns(), max((item.owner for item in items), key=lambda e: e.began).rank
         for item, (reads, writes) in zip(items, self._move(items), strict=True):
             item.done = True
-            owner = item.owner
-            owner.met, owner.last, owner.ended = owner.met or met, last, monotonic_ns()
             self._note(item.owner, reads, writes)
 
     def _note(self, entry: QueueEntry, reads: Ranges, writes: Ranges) -> None:

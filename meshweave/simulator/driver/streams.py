@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from meshweave.runtime.gpu.interface import (
     CAPTURE_ISOLATION,
     CAPTURE_UNJOINED,
     CAPTURE_UNSUPPORTED,
+    EVENT_NO_TIMING,
     INVALID_HANDLE,
     INVALID_VALUE,
     NOT_READY,
@@ -24,6 +26,7 @@ class Event:
     """Hold an event and what it recorded last: an entry, or within a capture what its stream had seen then."""
 
     name: str
+    timed: bool = False
     record: QueueEntry | None = None
     capture: CapturedGraph | None = None
     seen: dict[int, int] = field(default_factory=dict)
@@ -116,7 +119,7 @@ class RecordedStreams:
     def cuEventCreate(self, event: int, flags: int) -> None:
         rank = self._r.rank
         index = self._events[rank] = self._events.get(rank, -1) + 1
-        put(event, self._r.new(Event(f"e{index}")))
+        put(event, self._r.new(Event(f"e{index}", timed=not flags & EVENT_NO_TIMING)))
 
     def cuEventDestroy_v2(self, event: int) -> int | None:
         return self._r.drop(event, Event)
@@ -136,6 +139,18 @@ class RecordedStreams:
             self._r.nccl.check_closed(rank)
             self._r.block(lambda: last.done, f"{found.name} on {last.stream.name}")
             self._host_knows(rank, last.clock)
+        return None
+
+    def cuEventElapsedTime(self, milliseconds: int, first: int, second: int) -> int | None:
+        begin, end = self._r.find(first, Event), self._r.find(second, Event)
+        if begin is None or end is None or not (begin.timed and end.timed):
+            return INVALID_HANDLE
+        if begin.record is None or end.record is None:
+            return INVALID_HANDLE
+        if not (begin.record.done and end.record.done):
+            return NOT_READY
+        nanoseconds = end.record.ended - begin.record.ended
+        ctypes.c_float.from_address(milliseconds).value = nanoseconds / 1e6
         return None
 
     def cuEventRecord(self, event: int, stream: int | None) -> int | None:

@@ -15,6 +15,7 @@ import pytest
 from depth import sampled
 from runtime.gpu.programs import Launch, program
 
+import meshweave as mw
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime import engine
 from meshweave.runtime.gpu import launcher as launching
@@ -50,6 +51,23 @@ def ranks(folder, monkeypatch):
     made = NcclEngine(timeout=1.5)
     yield made
     made.close()
+
+
+def test_devices_of_other_processes_tell_what_they_did(ranks):
+    made, rows = ranks.load(twice()), [[np.ones(N, np.float32)]] * 2
+    made.run(rows)
+    with mw.trace() as t:
+        for _ in range(3):
+            made.run(rows)
+    assert (t.calls, t.unseen, t.dropped) == (3, 0, 0)
+    for rank in range(2):
+        own = [s for s in t.slices if s.rank == rank]
+        assert [(s.kind, s.call) for s in own] == [("copy", n) for n in range(3) for _ in "io"]
+        assert all(s.duration >= 0 for s in own)
+    with pytest.raises(RankError, match="rank 0 died"), mw.trace():
+        made.run(rows)
+        os.kill(made.pids[0], signal.SIGKILL)
+    assert (made.run(rows)[0][0] == 2).all()
 
 
 def twice(nranks=2, **options):

@@ -9,6 +9,7 @@ import pytest
 from depth import sampled
 from test_overlap import data, gathered, mlp, reduced, ring, with_overlap
 
+import meshweave as mw
 from meshweave.api.program import compile
 from meshweave.runtime import collect, place
 from meshweave.simulator.engine import EmulateEngine
@@ -64,6 +65,12 @@ def test_collectives_under_compute_in_any_order(make):
         given = [data(*port.global_shape) for port in program.inputs]
         first = program(*given)[0]
         bundle = program.bundle
+        with mw.trace() as t:
+            assert program(*given)[0].tobytes() == first.tobytes()
+    ahead = [s for s in t.slices if s.aside]
+    waited = [s for s in t.slices if s.name.endswith(", wait")]
+    assert len(waited) == sum(s.kind == "collective" for s in ahead) > 0
+    assert {"kernel", "copy", "collective"} >= {s.kind for s in t.slices if not s.aside} - {"wait"}
     made = EmulateEngine()
     for seed in range(8):
         made.seed = seed

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from meshweave.abi import ALIGNMENT, StatusRow
+from meshweave.abi import ALIGNMENT, Slots, StatusRow, TraceBuffer
 from meshweave.bundle import OpInfo
 from meshweave.device import GemmInfo, GemmRecord, GpuTable
 from meshweave.errors import CompileError
@@ -33,7 +33,7 @@ from meshweave.lowering.nests.rows import KernelUnit
 
 MOST_OPS = (1 << 15) - 1  # that a code can tell
 _PTR = "!llvm.ptr"
-_FETCH, _PUT = "mw_fetch", "mw_put"
+_FETCH, _PUT, _NOTE = "mw_fetch", "mw_put", "mw_note"
 
 
 class Constants:
@@ -130,6 +130,7 @@ class HostCode(Code):
         """Return the module, when all functions are written. table: where the handles of the device are."""
         functions = [launch.write(table) for launch in self._launches.values()]
         functions += element_functions() if self.waits else []
+        functions += [note_function()] if _NOTE in self.called else []
         functions += fork_functions(table) if self.streams > 1 else []
         called = {symbol for function in functions for symbol in function.called}
         return declarations(called) + self.text() + "".join(f.text() for f in functions)
@@ -177,8 +178,11 @@ class HostEmitter(Emitter):
             else:
                 given.append(self._value(value))
                 types.append(_PTR if str(value.type) == GLOBAL else type_text(value.type))
-        op_id = self.code.op_id(launch.name, location_text(step.op.location))
-        self._own(launch.symbol, given, types, op_id)
+        where = location_text(step.op.location)
+        what = TraceBuffer.KERNEL + self.code.mark(launch.name, where)
+        self._mark(what)
+        self._own(launch.symbol, given, types, self.code.op_id(launch.name, where))
+        self._mark(what)
 
     def _find_scratch(self, op: ir.Operation) -> None:
         """Read where the stream's scratch memory is."""
@@ -197,6 +201,20 @@ class HostEmitter(Emitter):
             number += EVENTS + len(self.code.events)
         op_id = self.code.op_id("order of streams", "the program")
         self._own(function, ["%ctx", self.i64(number)], [_PTR, "i64"], op_id)
+
+    def _mark(self, what: int) -> None:
+        if what != TraceBuffer.NOTHING:
+            self._note(what, GpuTable.COMPUTE)
+
+    def _marked(self, call: Call, half: int) -> None:
+        ahead = half == StatusRow.START and call.exchange < 0
+        self._note(call.op_id + half, GpuTable.COMM if ahead else GpuTable.COMPUTE)
+
+    def _note(self, what: int, stream: int) -> None:
+        """Mark where a stream is: before an op and behind it."""
+        given = ["%ctx", self.i64(what), self.i64(stream)]
+        op_id = self.code.op_id("a trace", "the program")
+        self._own(_NOTE, given, [_PTR, "i64", "i64"], op_id)
 
     # Collectives.
 
@@ -251,9 +269,12 @@ class HostEmitter(Emitter):
             self.lines.append(f"llvm.store {value}, {cell} : {memory}, {_PTR}")
         self.code.waits, where = True, location_text(step.op.location)
         name = _FETCH if fetched else _PUT
+        what = TraceBuffer.KERNEL + self.code.mark("copy", where)
+        self._mark(what)
         self._own(
             name, ["%ctx", address, nbytes], [_PTR, _PTR, "i64"], self.code.op_id(step.what, where)
         )
+        self._mark(what)
         if fetched:
             value = self.let(f"llvm.load {cell} : {_PTR} -> {memory}")
             value = self.let(f"llvm.trunc {value} : i8 to i1") if kind == "i1" else value
@@ -274,6 +295,25 @@ def element_functions() -> list[HostFunction]:
         f.call("cuStreamSynchronize", stream)
         functions.append(f)
     return functions
+
+
+def note_function() -> HostFunction:
+    """Return `mw_note`, which records the next event of a trace behind what a stream has been given.
+
+    It looks at one word of the status row where nobody traces. See `abi.TraceBuffer`.
+    """
+    f = HostFunction(_NOTE, [("%what", "i64"), ("%stream", "i64")])
+    buffer = f.word(f.word("%ctx", Slots(0, 0, 0, 0).status, _PTR), StatusRow.TRACE, _PTR)
+    address = f.let(f"llvm.ptrtoint {buffer} : {_PTR} to i64")
+    with f.when(f.let(f'llvm.icmp "ne" {address}, {f.number(0)} : i64')):
+        count = f.word(buffer, TraceBuffer.COUNT)
+        f.store(f.plus(count, 1), "i64", f.at(buffer, TraceBuffer.COUNT))
+        room = f.word(buffer, TraceBuffer.ROOM)
+        with f.when(f.let(f'llvm.icmp "slt" {count}, {room} : i64')):
+            place = f.plus(f.let(f"llvm.add {count}, {count} : i64"), TraceBuffer.HEAD)
+            f.store("%what", "i64", f.at(buffer, f.plus(place, 1)))
+            f.call("cuEventRecord", f.word(buffer, place, _PTR), f.table("%stream"))
+    return f
 
 
 ON, RECORD, AWAIT = "mw_on", "mw_record", "mw_await"
