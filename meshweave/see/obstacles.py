@@ -9,7 +9,7 @@ from meshweave.dialects.dist import LayoutAttr
 from meshweave.errors import MeshweaveError
 from meshweave.ir.bindings import ir
 from meshweave.layout import Layout, Mesh
-from meshweave.layout.factors import FOUND, JOINED, REDUCTION, Rule, split_axes
+from meshweave.layout.factors import FOUND, JOINED, MOVING, REDUCTION, SORTED, Rule, split_axes
 from meshweave.layout.layout import AxisFactor, Partial
 from meshweave.plan import plan_redistribute
 from meshweave.see.words import OpName
@@ -57,6 +57,9 @@ class Readers:
                 kind = rule.factors[factor].kind
                 if kind == REDUCTION:
                     return Obstacle(self._reduces(op, name, rule, dim, axes))
+                if kind == SORTED:
+                    would = f"if that stayed over {over}, ranks would exchange parts of it"
+                    return Obstacle(f"{name} orders all of dim {dim}: {would}")
                 if kind in (JOINED, FOUND):
                     return Obstacle(f"{name} reads all of dim {dim}, which lies over {over}")
                 found = _dim_of(rule, factor)
@@ -64,6 +67,12 @@ class Readers:
                     return Obstacle(f"{name} needs dim {dim} whole, which lies over {over}")
                 becomes[found] = placed[factor]
         return Obstacle(f"{name} hands it on", becomes)
+
+    def hands_on(self, op: ir.Operation, number: int) -> bool:
+        """Tell whether an op makes a sum of operand `number` element by element, so that it could take addends."""
+        rule = self.table.rules[self.table.rule(op)[0]]
+        linear = any(number in product for product in rule.monomials)
+        return linear and all(factor.kind not in MOVING for factor in rule.factors)
 
     def _split(self, rule: Rule, factors: Sequence[int], dim: int, axes: Sequence[str]) -> str:
         """Say which factors a dim has that axes do not divide."""

@@ -9,19 +9,17 @@ each redistribute a number in its location, which the collectives that it become
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshweave.dialects.dist import LayoutAttr
-from meshweave.errors import MeshweaveError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import i64
 from meshweave.ir.locations import location_text, numbered
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.layout import AxisFactor
-from meshweave.plan import plan_redistribute
-from meshweave.plan.steps import COLLECTIVES, OPS
 from meshweave.report import Cause, Reason
 from meshweave.see.obstacles import Dims, Readers, dims_over, layouts_of
+from meshweave.see.remedies import MovePrices, MoveStep
 from meshweave.see.words import OpName, argument_name
 from meshweave.transforms.base import functions, mesh_of_module, ops_of, port_attrs, walk
 from meshweave.transforms.propagation.rules import RuleTable, item_bytes
@@ -117,7 +115,7 @@ class _Causes:
 
     def reason(self, op: ir.Operation) -> Reason | None:
         """Return why a redistribute is there; None where it moves nothing between ranks."""
-        steps = [_MoveStep.read(entry) for entry in op.attributes.get("plan", ())]
+        steps = [MoveStep.read(entry) for entry in op.attributes.get("plan", ())]
         if not any(step.moves for step in steps):
             return None
         source, target = (LayoutAttr(op.attributes[n]).layout for n in ("source", "target"))
@@ -127,9 +125,9 @@ class _Causes:
         )
         given = tuple(self.back(op.operands[0], moved, bool(partial)))
         dims = {} if partial else dims_over(source, moved)
-        wanted, wish = self.ahead(op, target, moved, dims)
+        wanted, wish, alone = self.ahead(op, target, moved, dims)
         type_ = ir.RankedTensorType(op.operands[0].type)
-        prices = _Prices(
+        prices = MovePrices(
             source, target, self.mesh, tuple(type_.shape), item_bytes(type_.element_type)
         )
         nbytes, bound, following = prices.next_best(steps)
@@ -144,7 +142,7 @@ class _Causes:
             given=given,
             wanted=wanted,
             following=following,
-            remedy=prices.remedy(given, wanted, moved, wish),
+            remedy=prices.remedy(given, wanted if alone else (), moved, wish),
         )
 
     # Backwards: where the axes come from.
@@ -259,59 +257,80 @@ class _Causes:
 
     def ahead(
         self, move: ir.Operation, target: Layout, moved: tuple[str, ...], dims: Dims
-    ) -> tuple[tuple[Cause, ...], str]:
-        """Return who wants the value as `target`, the nearest first, and the layout that would let its dims stay cut.
+    ) -> tuple[tuple[Cause, ...], str, bool]:
+        """Return who wants the value as `target`: the ops on the way to the nearest that needs it so, of all readers.
 
-        dims: that are cut now; none for a sum. The layout is of the result or constraint that comes last; "" for none.
+        With it come the layout that would let its dims stay cut, of the result or constraint that comes last, "" for
+        none; and whether no other reader needs it so. dims: that are cut now; none for a sum.
         """
         for where, layout in _constraints(move.operands[0]):
             if layout == target:
-                return (Cause("constraint", f'constraint "{layout}"', where),), ""
-        value, found, direct = move.results[0], list[Cause](), True
-        over, begun = " and ".join(moved), bool(dims)
-        for _ in range(_MOST_STEPS):
-            use = _first_use(value)
-            if use is None:
-                break
-            op, number = use
-            if op.name == "func.return":
-                following = self._returned_to(op, number)
-                if following is None:
-                    wish = self._wish(op, number, dims) if begun and not direct else ""
-                    return _shortened([*found, self._result(op, number)]), wish
-                value = following
-                continue
-            if op.name == "func.call":
-                inside = self._inside(op, number)
-                if inside is None:
-                    break
-                value = inside
-                continue
-            if op.name == MOVE:
-                value = op.results[0]
-                continue
-            other = self._other_over(op, number, moved)
-            if other is not None:
-                beside, layout = other
-                text = f"{OpName.of(op)} reads it beside an operand that lies as {layout}"
-                found.append(Cause("op", text, location_text(op)))
-                return (*_shortened(found), *self.back(beside, moved, False)), ""
-            if not dims:
-                passes = _elementwise(op, number)
-                text = f"{OpName.of(op)} {'hands it on' if passes else f'reads it added up over {over}'}"
-            else:
-                stop = self.readers.obstacle(op, number, dims)
-                text, passes, dims = stop.text, stop.dims is not None, stop.dims or {}
-            found.append(Cause("op", text, location_text(op)))
-            if not passes or not len(op.results):
-                break
-            value, direct = op.results[0], False
-            for where, layout in _constraints(value):
-                if not set(axes_of(layout)) & set(moved):
-                    found.append(Cause("constraint", f'constraint "{layout}"', where))
-                    wish = _with_dims(layout, dims)
-                    return _shortened(found), wish if begun else ""
-        return _shortened(found), ""
+                return (Cause("constraint", f'constraint "{layout}"', where),), "", True
+        ends = list(self._ends(move.results[0], moved, dims))
+        if not ends:
+            return (), "", True
+        forcing = [end for end in ends if end.forces]
+        end = (forcing or ends)[0]
+        count = len({each.reader for each in forcing})
+        links = _shortened(end.links)
+        if count > 1:
+            many = f"{count} of its {len({each.reader for each in ends})} readers need it so; of the nearest:"
+            links = (Cause("op", many, ""), *links)
+        return (*links, *end.beside), end.wish, count < 2
+
+    def _ends(self, value: ir.Value, moved: tuple[str, ...], dims: Dims) -> Iterator[_WayEnd]:
+        """Yield where each way from a value to those that need it so ends, the nearest first."""
+        queue, seen = [_WayAhead(value, dims)], {value}
+        for reading in queue:  # it grows meanwhile
+            uses = [(use.owner.operation, use.operand_number) for use in reading.value.uses]
+            for place, (op, number) in enumerate(uses[::-1]):  # MLIR lists the last one first
+                found = self._read(reading.by(place), op, number, moved, bool(dims))
+                if isinstance(found, _WayEnd):
+                    yield found
+                elif found is not None and found.value not in seen and len(seen) < _MOST_STEPS:
+                    seen.add(found.value)
+                    queue.append(found)
+
+    def _read(
+        self, at: _WayAhead, op: ir.Operation, number: int, moved: tuple[str, ...], begun: bool
+    ) -> _WayAhead | _WayEnd | None:
+        """Return what a reader makes of a value: another that is read on, or the end of the way; None: it is lost.
+
+        begun: whether dims were cut when the way began, and not a sum pending.
+        """
+        if op.name == "func.return":
+            following = self._returned_to(op, number)
+            if following is not None:
+                return at.to(following)
+            wish = self._wish(op, number, at.dims) if begun and at.links else ""
+            links = (*at.links, self._result(op, number))
+            return _WayEnd(at.reader, links, wish, forces=_said(op.parent.operation, 1, number))
+        if op.name == "func.call":
+            inside = self._inside(op, number)
+            return None if inside is None else at.to(inside)
+        if op.name == MOVE:
+            return at.to(op.results[0])
+        other = self._other_over(op, number, moved)
+        if other is not None:
+            beside, layout = other
+            text = f"{OpName.of(op)} reads it beside an operand that lies as {layout}"
+            links = (*at.links, Cause("op", text, location_text(op)))
+            return _WayEnd(at.reader, links, beside=tuple(self.back(beside, moved, False)))
+        if not at.dims:
+            passes, dims = self.readers.hands_on(op, number), at.dims
+            does = "hands it on" if passes else f"reads it added up over {' and '.join(moved)}"
+            text = f"{OpName.of(op)} {does}"
+        else:
+            stop = self.readers.obstacle(op, number, at.dims)
+            text, passes, dims = stop.text, stop.dims is not None, stop.dims or {}
+        links = (*at.links, Cause("op", text, location_text(op)))
+        if not passes or not len(op.results):
+            return _WayEnd(at.reader, links, forces=not passes)
+        for where, layout in _constraints(op.results[0]):
+            if not set(axes_of(layout)) & set(moved):
+                links = (*links, Cause("constraint", f'constraint "{layout}"', where))
+                return _WayEnd(at.reader, links, _with_dims(layout, dims) if begun else "")
+        return _WayAhead(op.results[0], dims, at.reader, links)
 
     def _wish(self, op: ir.Operation, number: int, dims: Dims) -> str:
         """Return the layout of a result of the program that would let dims stay cut."""
@@ -356,6 +375,42 @@ class _Causes:
 
 
 @dataclass(frozen=True)
+class _WayAhead:
+    """Hold a value on the way ahead.
+
+    dims: that are still cut; reader: places of the uses up to the first op; links: what ops on the way do.
+    """
+
+    value: ir.Value
+    dims: Dims
+    reader: tuple[int, ...] = ()
+    links: tuple[Cause, ...] = ()
+
+    def by(self, place: int) -> _WayAhead:
+        """Return the way to a use of the value, by its place among its uses."""
+        return self if self.links else replace(self, reader=(*self.reader, place))
+
+    def to(self, value: ir.Value) -> _WayAhead:
+        """Return the same way, as it goes on in another function or behind a move."""
+        return replace(self, value=value)
+
+
+@dataclass(frozen=True)
+class _WayEnd:
+    """Hold the end of a way ahead.
+
+    beside: why what stands beside the value there lies as it does; wish: see `_Causes.ahead`; forces: whether what is
+    there needs the value so.
+    """
+
+    reader: tuple[int, ...]
+    links: tuple[Cause, ...]
+    wish: str = ""
+    beside: tuple[Cause, ...] = ()
+    forces: bool = True
+
+
+@dataclass(frozen=True)
 class _Visit:
     """Hold a value on the way back from another. own: the op that makes it; None for what enters a block."""
 
@@ -375,90 +430,6 @@ class _Visit:
 
 def _owner(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(value.owner, ir.Block) else value.owner.operation
-
-
-@dataclass(frozen=True)
-class _MoveStep:
-    """Hold a step of a plan, read from its attribute."""
-
-    op: str
-    axes: tuple[str, ...]
-    nbytes: int
-
-    @staticmethod
-    def read(entry: ir.Attribute) -> _MoveStep:
-        """Read an entry of `plan`."""
-        fields = {a.name: a.attr for a in ir.DictAttr(entry)}
-        axes = tuple(axis.value for axis in fields["axes"])
-        return _MoveStep(fields["op"].value, axes, fields["bytes"].value)
-
-    @property
-    def moves(self) -> bool:
-        """Tell whether ranks talk to each other in it."""
-        return self.op in COLLECTIVES
-
-
-@dataclass(frozen=True)
-class _Prices:
-    """Price other ways to move a tensor."""
-
-    source: Layout
-    target: Layout
-    mesh: Mesh
-    shape: tuple[int, ...]
-    itemsize: int
-
-    def next_best(self, steps: list[_MoveStep]) -> tuple[int, int, str]:
-        """Return the bytes of the plan that was taken, the least of any, and the best plan without its first move."""
-        nbytes = sum(step.nbytes for step in steps)
-        bound = nbytes
-        try:
-            made = plan_redistribute(self.source, self.target, self.mesh, self.shape, self.itemsize)
-            bound = made.lower_bound
-            first = next(step.op for step in steps if step.moves)
-            ops = tuple(op for op in OPS if op != first)
-            other = plan_redistribute(
-                self.source, self.target, self.mesh, self.shape, self.itemsize, ops=ops
-            )
-        except MeshweaveError:
-            return nbytes, min(bound, nbytes), ""
-        names = ", ".join(f"{step.op} over {', '.join(step.axes)}" for step in other if step.nbytes)
-        return nbytes, bound, f"{names}: {other.nbytes:,} bytes" if names else ""
-
-    def remedy(
-        self, given: tuple[Cause, ...], wanted: tuple[Cause, ...], moved: tuple[str, ...], wish: str
-    ) -> str:
-        """Say what one would write so that nothing, or less, is moved. wish: a layout that lets dims stay cut."""
-        ways = []
-        if wanted and wanted[-1].kind in ("result", "constraint"):
-            what = "that result" if wanted[-1].kind == "result" else "the constraint"
-            if wish:
-                ways.append(f'ask for {what} in "{wish}"')
-            elif all(link.kind != "op" for link in wanted):
-                ways += [way.format(what=what) for way in self._kept(moved)]
-        if [link.kind for link in given] == ["constraint"] and not self.source.partial:
-            ways.append(f'write "{self.target}" in that constraint, or leave it out')
-        if [link.kind for link in given] == ["argument"] and not self.source.partial:
-            what = given[0].text.split(" lies")[0]
-            ways.append(f'give {what} as "{self.target}": every rank then holds that much of it')
-        return "; or ".join(ways)
-
-    def _kept(self, moved: tuple[str, ...]) -> Iterator[str]:
-        """Offer the target with the axes kept where they are, or, for a sum, put on the first dim that they divide."""
-        if not self.source.partial:
-            yield f'leave {{what}} in "{self.source}": then nothing is moved'
-            return
-        axes = [[f.name for f in dim if isinstance(f, AxisFactor)] for dim in self.target.dims]
-        for dim in range(len(axes)):
-            row = [[*own, *moved] if d == dim else own for d, own in enumerate(axes)]
-            try:
-                layout = Layout.blocks(row)
-                layout.check(self.mesh, self.shape)
-                plan = plan_redistribute(self.source, layout, self.mesh, self.shape, self.itemsize)
-            except MeshweaveError:
-                continue
-            yield f'ask for {{what}} in "{layout}": {plan.nbytes:,} bytes'
-            return
 
 
 def _link_back(step: _Visit, name: OpName, moved: tuple[str, ...], does: str, short: bool) -> Cause:
@@ -519,19 +490,6 @@ def _elements(value: ir.Value) -> int:
     for size in ir.RankedTensorType(value.type).shape:
         count *= size
     return count
-
-
-def _elementwise(op: ir.Operation, number: int) -> bool:
-    """Tell whether an op only hands on how its operand lies: all loops over it are parallel, or it changes the type."""
-    if op.name == "linalg.generic":
-        return "reduction" not in str(op.attributes["iterator_types"])
-    name: str = op.name
-    return name.startswith(("arith.", "math.", "tensor.cast", "linalg.map"))
-
-
-def _first_use(value: ir.Value) -> tuple[ir.Operation, int] | None:
-    uses = [(use.owner.operation, use.operand_number) for use in value.uses]
-    return uses[-1] if uses else None  # MLIR lists the last one first
 
 
 def _said(f: ir.Operation, side: int, number: int) -> bool:

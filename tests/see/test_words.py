@@ -71,6 +71,31 @@ def test_a_gather_before_a_gradient_of_weights_says_what_the_sum_would_bring() -
     assert int(said[1].replace(",", "")) == rows[0].nbytes
 
 
+def test_of_all_readers_the_one_that_forces_a_sum_is_named() -> None:
+    """An elementwise op that is not linear cannot take addends; results that propagation chose force nothing."""
+
+    def f(x: mw.Array, w: mw.Array) -> tuple[mw.Array, mw.Array]:
+        h = x @ w
+        return h * 2.0, mw.exp(h) @ mw.transpose(h)
+
+    layouts = ("[_, x]", "[x, _]")
+    made = mw.jit(f, mesh="x=2", in_layouts=layouts, out_layouts=(None, "[_, _]"))
+    (reason,) = reasons(made.lower(X, W).report())
+    first, forces = (link.text for link in reason.wanted)
+    assert first == "2 of its 3 readers need it so; of the nearest:"
+    assert forces == "an elementwise op `mw.exp(h)` reads it added up over x"
+    assert reason.remedy == ""
+
+
+def test_a_sort_is_no_reader_that_hands_a_dim_on() -> None:
+    f = mw.jit(
+        lambda x: mw.sort(x, axis=1) * 2.0, mesh="x=2", in_layouts="[_, x]", out_layouts="[_, _]"
+    )
+    moved = reasons(f.lower(np.ones((8, 16), np.float32)).report())[0]
+    assert moved.wanted[-1].text.startswith("sort `mw.sort(x, axis=1)` orders all of dim 1")
+    assert "ask for" not in moved.remedy  # that would have ranks exchange parts of it
+
+
 def test_a_reshape_that_cannot_keep_an_axis_says_so() -> None:
     f = mw.jit(
         lambda x: mw.reshape(x, (4, 3, 8)) + 1.0,
