@@ -169,7 +169,8 @@ class OpRow:
     function, times: the function that it stands in, and how often a step runs that. op: what users call it. tensor: its
     result, `64x96xf32`; shape, layout: of that. work: iterations of its loops on a rank. reason: of a move, its number
     in `Report.reasons`. where: its place in the source. calls: the function that it calls. layer: the layer of a model
-    that it is of, as its framework names it; code: what the framework, or the user's line, says for it.
+    that it is of, as its framework names it; code: what the framework, or the user's line, says for it. reads: the
+    numbers in `Report.ops` of the ops of its function whose results it reads.
     """
 
     function: str
@@ -184,6 +185,7 @@ class OpRow:
     calls: str = ""
     layer: str = ""
     code: str = ""
+    reads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

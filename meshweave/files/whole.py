@@ -69,6 +69,15 @@ def regular_bytes(path: Path, most: int) -> bytes | None:
         return file.read() if stat.S_ISREG(status.st_mode) and status.st_size <= most else None
 
 
+def write_bytes(path: str, data: bytes, failure: type[MeshweaveError] = UsageError) -> None:
+    """Write `data` to the file `path`, whole or not at all. Raises `failure`, with the file and the reason, if not."""
+    try:
+        with replacing(path) as out:
+            out.write(data)
+    except OSError as error:
+        raise failure(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
 def write_text(path: str, text: str, failure: type[MeshweaveError] = UsageError) -> None:
     """Write `text` to the file `path`, whole or not at all; "-" is standard output.
 
@@ -78,8 +87,4 @@ def write_text(path: str, text: str, failure: type[MeshweaveError] = UsageError)
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    try:
-        with replacing(path) as out:
-            out.write(text.encode())
-    except OSError as error:
-        raise failure(f"{path}: cannot be written: {error.strerror or error}") from None
+    write_bytes(path, text.encode(), failure)

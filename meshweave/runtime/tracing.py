@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,32 @@ class DeviceRecord(NamedTuple):
 
     calls: list[Values]
     dropped: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Say what a rank did for a while. kind: one of `timeline.KINDS`.
+
+    start, duration: in nanoseconds, from when the trace began. call: the number of the call, of all programs. where:
+    its place in the source. nbytes: of a collective, what the busiest rank receives. waits_for: of a wait, the
+    last rank. aside: whether a GPU did it beside other work, as collectives that were started early.
+    """
+
+    rank: int
+    kind: str
+    name: str
+    start: float
+    duration: float
+    call: int
+    where: str = ""
+    nbytes: int = 0
+    waits_for: int | None = None
+    aside: bool = False
+
+    @property
+    def end(self) -> float:
+        """Return when it ended."""
+        return self.start + self.duration
 
 
 class Marks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import prod
 
 from meshweave.dialects.dist import LayoutAttr
@@ -21,14 +22,19 @@ def outline(module: ir.Module) -> tuple[OpRow, ...]:
     """Return the ops of a module between legalisation and partition, the program's own first, then those it calls."""
     mesh = mesh_of_module(module) or Mesh()
     calls = _calls(module)
-    rows = []
+    found = []
     for f in functions(module):
         name = f.operation.attributes["sym_name"].value
         for view in f.operation.regions[0].blocks[0].operations:
             row = _row(view.operation, name, calls.get(name, 1), mesh)
             if row is not None:
-                rows.append(row)
-    return tuple(sorted(rows, key=lambda row: row.function != "main"))
+                found.append((row, view.operation))
+    found.sort(key=lambda pair: pair[0].function != "main")
+    numbers = {result: n for n, (_, op) in enumerate(found) for result in op.results}
+    return tuple(
+        replace(row, reads=tuple(dict.fromkeys(numbers[v] for v in op.operands if v in numbers)))
+        for row, op in found
+    )
 
 
 def _calls(module: ir.Module) -> Counter[str]:

@@ -10,7 +10,6 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -19,42 +18,17 @@ import numpy as np
 from meshweave.abi import StatusRow, TraceBuffer
 from meshweave.bundle import Manifest, OpInfo
 from meshweave.errors import UsageError
-from meshweave.files.whole import write_text
+from meshweave.files.whole import write_bytes, write_text
 from meshweave.layout import Mesh
 from meshweave.runtime.memory import Values
-from meshweave.runtime.tracing import ClockReading, DeviceRecord, Marks
+from meshweave.runtime.tracing import ClockReading, DeviceRecord, Marks, Slice
 from meshweave.runtime.watched import WATCHERS, Watched
+from meshweave.see.exports import xspace
 
 Spans = np.ndarray[Any, Any]
 _STARTED = ", start"
 _EQUAL = 1000.0  # nanoseconds that two times of a GPU's events may differ and mean one
 ROOM = 1 << 17  # marks of a rank, 16 bytes each, of which a call has half at least
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Say what a rank did for a while. kind: one of `timeline.KINDS`.
-
-    start, duration: in nanoseconds, from when the trace began. call: the number of the call, of all programs. where:
-    its place in the source. nbytes: of a collective, what the busiest rank receives. waits_for: of a wait, the
-    last rank. aside: whether a GPU did it beside other work, as collectives that were started early.
-    """
-
-    rank: int
-    kind: str
-    name: str
-    start: float
-    duration: float
-    call: int
-    where: str = ""
-    nbytes: int = 0
-    waits_for: int | None = None
-    aside: bool = False
-
-    @property
-    def end(self) -> float:
-        """Return when it ended."""
-        return self.start + self.duration
 
 
 class RankTrace:
@@ -68,13 +42,13 @@ class RankTrace:
             raise UsageError(f"trace: room={room}, a number of marks of at least 1 is right")
         self.slices: tuple[Slice, ...] = ()
         self.calls = self.dropped = self.unseen = 0
-        self._room, self._began = room, 0
+        self._room, self._began, self._began_at = room, 0, 0
         self._programs: dict[int, _ProgramMarks] = {}
 
     def __enter__(self) -> RankTrace:
         if any(isinstance(watcher, RankTrace) for watcher in WATCHERS):
             raise UsageError("trace: a trace is under way already")
-        self._began = time.monotonic_ns()
+        self._began, self._began_at = time.monotonic_ns(), time.time_ns()
         WATCHERS.append(self)
         return self
 
@@ -129,8 +103,14 @@ class RankTrace:
         return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": more}
 
     def save(self, path: str) -> None:
-        """Write the trace to a file, for ui.perfetto.dev or chrome://tracing. Raises UsageError where it cannot."""
-        write_text(path, json.dumps(self.as_dict(), separators=(",", ":")) + "\n")
+        """Write the trace to a file, for ui.perfetto.dev or chrome://tracing. Raises UsageError where it cannot.
+
+        path: one that ends in `.xplane.pb` is for XProf, which finds it as `LOGS/plugins/profile/RUN/HOST.xplane.pb`.
+        """
+        if path.endswith(".xplane.pb"):
+            write_bytes(path, xspace(self.slices, self._began_at))
+        else:
+            write_text(path, json.dumps(self.as_dict(), separators=(",", ":")) + "\n")
 
     def __repr__(self) -> str:
         ranks = len({s.rank for s in self.slices})

@@ -239,7 +239,9 @@ def _add_run(commands: Commands) -> None:
         help="run N times, report the fastest",
     )
     add(
-        "--trace", metavar="OUT.json", help="write what each rank did and when, for ui.perfetto.dev"
+        "--trace",
+        metavar="OUT.json",
+        help="write what each rank did and when, for ui.perfetto.dev; a name that ends in .xplane.pb: for XProf",
     )
     add(
         "--perf-map",
@@ -391,6 +393,11 @@ def _add_view(commands: Commands) -> None:
     )
     add(
         "--budget", metavar="BUDGET.toml", help="limits, as of meshweave check, to show in the page"
+    )
+    add(
+        "--explorer",
+        metavar="G.json",
+        help="write the ops as graphs for Model Explorer too, and G.bytes.json, what each move brings, as node data",
     )
     view.set_defaults(command=_loaded_later("see", "view_command"))
 

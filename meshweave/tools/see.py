@@ -15,6 +15,7 @@ from meshweave.layout import Mesh
 from meshweave.report import Report, human_bytes
 from meshweave.see.account import report_of_bundle, spent_by, why
 from meshweave.see.budget import Spent, read_budget
+from meshweave.see.exports import model_graphs, node_data
 from meshweave.see.page import Page
 from meshweave.tools.run import (
     ProgramFile,
@@ -93,7 +94,19 @@ def view_command(options: argparse.Namespace) -> int:
     text = replace(page, trace=trace, trace_name=options.trace or "", budget=budget).html
     write_text(output, text)
     print(f"{output}: {len(text.encode()):,} bytes")
+    if options.explorer is not None:
+        for name, value in explorer_files(options.explorer, page.report):
+            write_text(name, json.dumps(value) + "\n")
+            print(name)
     return 0
+
+
+def explorer_files(path: str, report: Report) -> list[tuple[str, Any]]:
+    """Return what to write for Model Explorer, by the names of the files: graphs, and node data for them."""
+    return [
+        (path, model_graphs(report)),
+        (f"{path.removesuffix('.json')}.bytes.json", node_data(report)),
+    ]
 
 
 def _page(source: ProgramFile, options: argparse.Namespace, progress: Progress) -> Page:

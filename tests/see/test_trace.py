@@ -13,9 +13,9 @@ import meshweave as mw
 from meshweave.abi import StatusRow, TraceBuffer
 from meshweave.bundle import Manifest, OpInfo
 from meshweave.errors import UsageError
-from meshweave.runtime.tracing import Marks
+from meshweave.runtime.tracing import Marks, Slice
 from meshweave.runtime.watched import told_begins, told_ended
-from meshweave.see.trace import RankTrace, Slice, slices_of
+from meshweave.see.trace import RankTrace, slices_of
 
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
 W = np.ones((8, 8), np.float32)

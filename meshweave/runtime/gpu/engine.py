@@ -45,20 +45,21 @@ class NcclEngine(ProcessEngine):
     graph:   run steps as CUDA graphs from the second time on.
     flight:  as for LocalEngine.
     awaited: the ranks wait for their device behind each launch, so that what fails there is named by its op. Slow.
+    nvtx:    the ranks tell NVTX what they enqueue, for Nsight Systems: each kernel, product, collective and copy.
     """
 
     name = "nccl"
 
     def __init__(
         self, timeout: float | None = None, share: bool = False, graph: bool = False,
-        flight: str | None = None, awaited: bool = False,
+        flight: str | None = None, awaited: bool = False, nvtx: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(timeout, flight)
         if graph and awaited:
             raise UsageError(
                 "engine nccl: a step that is one graph cannot be awaited launch by launch"
             )
-        self.share, self.graph, self.awaited = share, graph, awaited
+        self.share, self.graph, self.awaited, self.nvtx = share, graph, awaited, nvtx
         self.busy = _BUSY
         self._devices: dict[int, JobDevices] = {}  # by the number of ranks
 
@@ -103,7 +104,8 @@ class NcclEngine(ProcessEngine):
         """Tell the ranks to meet in a folder, which is removed when all have loaded."""
         with tempfile.TemporaryDirectory(prefix="meshweave-", ignore_cleanup_errors=True) as folder:
             store = f"file://{folder}"
-            yield {"graph": self.graph, "awaited": self.awaited, "store": store}
+            how = {"graph": self.graph, "awaited": self.awaited, "nvtx": self.nvtx}
+            yield {**how, "store": store}
 
 
 class JobDevices:

@@ -49,7 +49,7 @@ class SystemLibrary:
         """Return a library by its name in interface.py. Raises MeshweaveError that says what to install."""
         if library not in self._opened:
             names, without = FILES[library]
-            found = _first(self._opener, [*names, *in_wheels(names)])
+            found = first_opened(self._opener, [*names, *in_wheels(names)])
             if found is None:
                 raise MeshweaveError(without)
             self._opened[library] = found
@@ -94,7 +94,8 @@ def in_wheels(names: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _first(opener: Callable[[str], Any], names: list[str]) -> Any:
+def first_opened(opener: Callable[[str], Any], names: list[str]) -> Any:
+    """Open the first of some files that can be opened; None where none can."""
     for name in names:
         try:
             return opener(name)

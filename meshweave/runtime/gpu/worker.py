@@ -18,7 +18,6 @@ import numpy as np
 
 from meshweave.bundle import Bundle
 from meshweave.runtime.flight.board import StatusBoard
-from meshweave.runtime.gpu.awaited import AwaitedLibrary
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.driver import Library
 from meshweave.runtime.gpu.libraries import SystemLibrary
@@ -26,6 +25,7 @@ from meshweave.runtime.gpu.marks import record_of
 from meshweave.runtime.gpu.progress import Progress
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.gpu.resident import DeviceBuffers, Places, run_placed
+from meshweave.runtime.gpu.wrapped import AwaitedLibrary, NvtxLibrary
 from meshweave.runtime.memory import Values
 from meshweave.runtime.processes.bootstrap import JobRank, discover, open_store
 from meshweave.runtime.processes.server import Server, follow, link_to
@@ -75,7 +75,8 @@ class GpuWorker(Server):
         self._wait()
         if self._buffers is not None:
             self._buffers.release()
-        library = AwaitedLibrary(self._library) if message["awaited"] else self._library
+        library: Library = AwaitedLibrary(self._library) if message["awaited"] else self._library
+        library = NvtxLibrary(library) if message["nvtx"] else library
         store = open_store(place)
         try:
             rank = GpuRank(

@@ -19,6 +19,7 @@ from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.gpu.call import RankCall
 from meshweave.runtime.gpu.rank import GpuRank
 from meshweave.runtime.gpu.worker import GpuWorker
+from meshweave.runtime.gpu.wrapped import NvtxLibrary
 from meshweave.runtime.processes.bootstrap import JobRank, MemoryStore
 from meshweave.runtime.processes.wire import receive
 from meshweave.runtime.program import buffer_bytes, place_buffers
@@ -164,7 +165,14 @@ def worker():
     nbytes = -(-buffer_bytes(bundle.manifest) // mmap.PAGESIZE) * mmap.PAGESIZE
     os.ftruncate(memory, nbytes)
     os.ftruncate(board, StatusBoard.nbytes(1))
-    load = {"do": "load", "program": 1, "graph": False, "awaited": False, "store": ""}
+    load = {
+        "do": "load",
+        "program": 1,
+        "graph": False,
+        "awaited": False,
+        "nvtx": False,
+        "store": "",
+    }
     assert made._load(load, bundle.to_bytes(), [board]) == {"window": False}
     bind = {"do": "bind", "call": 7, "program": 1, "nbytes": nbytes}
     made._bind(bind, b"", [memory])
@@ -217,3 +225,52 @@ def test_a_failing_query_is_told_by_the_watcher():
     with Progress(rank, executable.board, said.append) as watcher:
         watcher._thread.join(5)
     assert said == ["rank 0: cuCtxSetCurrent failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)"]
+
+
+class Ranges:
+    """Stands in for NVTX: what was begun and ended, in order."""
+
+    def __init__(self):
+        self.said = []
+
+    def nvtxRangePushA(self, name):
+        self.said.append(name.decode())
+
+    def nvtxRangePop(self):
+        self.said.append("")
+
+
+def test_nvtx_is_told_each_launch_and_copy_by_its_name(monkeypatch):
+    ranges, library = Ranges(), Recorder(1, NumpyKernels(), Scheduler(move))
+    monkeypatch.setattr("meshweave.runtime.gpu.wrapped.opened_nvtx", lambda: ranges)
+    steps = [Launch("twice", IN, OUT, N), Launch("plus_one", OUT, OUT, N)]
+    bundle = program("x=1", [], PORT, PORT, steps)
+    told = NvtxLibrary(library)
+    rank = GpuRank(
+        bundle,
+        JobRank(0, 1, 0),
+        told,
+        MemoryStore(lambda ready, what: None),
+        StatusBoard.private(1).address(0),
+    )
+    given, taken = (rank.buffers(rank._held, [4 * N], "data")[0] for _ in "io")
+    rank.enqueue(int(rank.bound([given], [taken]).ctypes.data))
+    assert ranges.said == ["twice", "", "plus_one", ""]
+    assert library.calls[0].count("cuLaunchKernel") == 2
+    rank.close()
+    ranges.said.clear()
+    library.functions = dict.fromkeys(library.functions, lambda *arguments: 0)
+    told = NvtxLibrary(library)
+    for name in ("ncclGroupStart", "ncclGroupEnd", "ncclAllReduce"):
+        told.around(name)()
+    assert ranges.said == ["ncclGroupStart", "", "ncclAllReduce", ""]
+    assert told.around("ncclSend") is None and told.around("cuEventRecord") is None
+
+
+def test_without_nvtx_the_line_says_what_to_install(monkeypatch):
+    def nothing(name):
+        raise OSError(name)
+
+    monkeypatch.setattr("ctypes.CDLL", nothing)
+    with pytest.raises(MeshweaveError, match=r"libnvtx3interop\.so\.1: pip install nvidia-nvtx"):
+        NvtxLibrary(Recorder(1, NumpyKernels(), Scheduler(move)))
