@@ -246,7 +246,7 @@ def _add_run(commands: Commands) -> None:
     add(
         "--perf-map",
         action="store_true",
-        help="write /tmp/perf-PID.map, by which perf report names compiled functions (engine local)",
+        help="write /tmp/perf-PID.map and .elf, by which perf report and gdb name compiled functions (engine local)",
     )
     _add_running(run)
     add("--json", action="store_true", help="print JSON instead of a table")

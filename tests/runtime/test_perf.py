@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,23 @@ def test_the_functions_of_a_loaded_program_do_not_overlap(tmp_path: Path) -> Non
     assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(places))
 
 
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="no gdb is here")
+def test_gdb_takes_the_names_from_the_file_beside_the_map(tmp_path: Path) -> None:
+    path = tmp_path / "perf.map"
+    with mw.compile(PROGRAM) as program:
+        program(np.ones((8, 6), np.float32))
+        write_perf_map(str(path))
+    asked = [f"info symbol {start + size - 1:#x}" for start, size in functions(path).values()]
+    commands = [f"add-symbol-file {tmp_path / 'perf.elf'}", *asked]
+    batch = [word for command in commands for word in ("-ex", command)]
+    done = subprocess.run(
+        ["gdb", "-nx", "-batch", *batch], capture_output=True, text=True, timeout=60
+    )
+    said = done.stdout.splitlines()[1:]
+    for (name, (_, size)), line in zip(functions(path).items(), said, strict=True):
+        assert line == f"{name} + {size - 1} in section .text", (line, done.stderr)
+
+
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
     os.symlink(tmp_path / "kept", tmp_path / "map")
@@ -56,4 +75,6 @@ def test_the_command_writes_it_for_engine_local_alone(tmp_path: Path) -> None:
     assert done.status == 0, done
     (path,) = set(Path("/tmp").glob("perf-*.map")) - before
     assert "mw_kernel_0" in functions(path)
+    assert path.with_suffix(".elf").read_bytes().startswith(b"\x7fELF")
     path.unlink()
+    path.with_suffix(".elf").unlink()
