@@ -91,6 +91,22 @@ def test_einops() -> None:
         np.testing.assert_allclose(mean, X.reshape(6, 2, 5).mean(1), atol=1e-6)
 
 
+def test_einops_by_its_own_functions() -> None:
+    einops = pytest.importorskip("einops")
+    for a in arrays():
+        found = einops.rearrange(a, "a (b c) -> b a c", c=5)
+        assert isinstance(found, mw.Array) and found.mesh == a.mesh
+        np.testing.assert_array_equal(found, X.reshape(12, 1, 5).transpose(1, 0, 2))
+        np.testing.assert_allclose(einops.reduce(a, "a c -> c", "mean"), X.mean(0), atol=1e-6)
+        again = einops.repeat(a, "a c -> (a r) c", r=2)
+        np.testing.assert_array_equal(again, X.repeat(2, axis=0))
+        stacked = einops.rearrange([a, a], "n a c -> a (n c)")
+        np.testing.assert_array_equal(stacked, np.concatenate([X, X], axis=1))
+        np.testing.assert_allclose(einops.einsum(a, a, "a c, a d -> c d"), X.T @ X, rtol=1e-4)
+    program = mw.jit(lambda x: einops.rearrange(x, "a c -> c a"))
+    np.testing.assert_array_equal(program(X), X.T)
+
+
 def test_array_api_extra() -> None:
     xpx = pytest.importorskip("array_api_extra")
     for a in arrays():

@@ -20,6 +20,7 @@ from meshweave.runtime.arrays import text
 from meshweave.runtime.arrays.away import AwayShards
 from meshweave.runtime.arrays.blocks import views
 from meshweave.runtime.arrays.dlpack import HasDLPack, capsule_of, unknown_to_numpy
+from meshweave.runtime.arrays.einops import tell_einops
 from meshweave.runtime.arrays.elements import narrow, stored, wide
 from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.arrays.operators import Operators
@@ -779,3 +780,6 @@ def copied(value: Values) -> Values:
     copy = aligned_array(value.shape, value.dtype)
     copy[...] = value
     return copy
+
+
+tell_einops()
