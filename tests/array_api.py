@@ -25,6 +25,9 @@ EXCEPTIONS = {
 }
 """A pattern of the names of tests that fail -> why. docs/array-api.md has the list."""
 
+LAID_OUT = {r"^test_dunder_dlpack$": "other libraries get a copy of what several ranks hold"}
+"""The same of tests that fail where arrays are laid out."""
+
 
 class Conformance:
     """Mark the known exceptions, and lay out what the tests draw. seed: of layouts; None: one rank."""
@@ -35,7 +38,8 @@ class Conformance:
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Expect the exceptions to fail: one that passes is no exception any more."""
         for item in items:
-            for pattern, reason in EXCEPTIONS.items():
+            rows = EXCEPTIONS | (LAID_OUT if self.random is not None else {})
+            for pattern, reason in rows.items():
                 if re.search(pattern, item.name):
                     item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 

@@ -150,7 +150,7 @@ _INT = frozenset({int})
 
 def _part(value: Any, data: bool, leaves: list[Any], within: bool = False) -> Hashable:
     """Return the part of the key that an argument is, and keep its leaves; `data` tells whether it may have any."""
-    kind: Hashable = type(value)
+    kind: Any = type(value)
     if kind in _NUMBERS and data and not within:
         leaves.append(value)
         return kind

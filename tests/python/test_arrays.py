@@ -232,6 +232,25 @@ def test_functions_of_numpy_compute_on_the_ranks():
     ):
         assert isinstance(found, mw.Array) and found.mesh == a.mesh
         np.testing.assert_allclose(found.numpy(), right, rtol=1e-5)
+    out = a.copy()
+    assert np.add(a, 10, out=out, where=X > 2) is out and out.layout == a.layout
+    np.testing.assert_array_equal(out, np.where(X > 2, X + 10, X))
+    whole, left = np.divmod(a, 2.0, out=(mw.zeros(X.shape), np.zeros(X.shape, np.float32)))
+    assert isinstance(left, np.ndarray) and np.array_equal(whole, X // 2) and (left == X % 2).all()
+    values, counts = np.unique(a - X % 2, return_counts=True)
+    assert (
+        values.mesh == a.mesh
+        and np.array_equal(values, np.unique(X - X % 2))
+        and np.sum(counts) == 15
+    )
+    assert np.sqrt(abs(a), dtype=np.float64).dtype == np.float64
+    np.testing.assert_array_equal(np.multiply.outer(a[0], a[1]), np.multiply.outer(X[0], X[1]))
+    np.testing.assert_array_equal(np.isin(a, [1.0, 2.0]), np.isin(X, [1.0, 2.0]))
+    assert np.array_equal(np.argwhere(a > 3), np.argwhere(X > 3))
+    assert np.array_equal(np.add.accumulate(a), np.add.accumulate(X))
+    for wrong in (lambda: np.divide(a, 2, dtype=int), lambda: np.less(a, a, dtype=bool)):
+        with pytest.raises(UsageError, match="with dtype"):
+            wrong()
     assert np.array_equal(a, X) and (np.shape(a), np.ndim(a), np.size(a, 1)) == ((3, 5), 2, 5)
     b = X.copy()
     b += a

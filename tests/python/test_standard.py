@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from traced import mw, run_all
 
-from meshweave.errors import CompileError, UsageError
+from meshweave.errors import CompileError
 
 # As the standard's pages write them; ours may take more by position.
 SIGNATURES = """
@@ -144,8 +144,15 @@ def test_dlpack_in_and_out():
     assert not np.shares_memory(mw.from_dlpack(x, copy=True).shards[0], x)
     found = run_all({"y": lambda a: a + mw.from_dlpack(x), "self": lambda a: mw.from_dlpack(a)}, x)
     assert np.array_equal(found["y"], 2 * x) and np.array_equal(found["self"], x)
-    with pytest.raises(UsageError, match="device='gpu'"):
+    with pytest.raises(mw.MeshweaveError, match='"gpu" is not NAME=SIZE'):
         mw.from_dlpack(x, device="gpu")
+    laid = mw.from_dlpack(x, device="x=2")
+    assert laid.mesh == mw.Mesh.parse("x=2") and np.array_equal(laid, x)
+    again = mw.from_dlpack(laid)
+    again[0, 0] = 9.0  # Arrays share no elements that change
+    assert again.layout == laid.layout and np.array_equal(laid, x)
+    with pytest.raises(BufferError, match="needs a copy, copy=False"):
+        mw.from_dlpack(x, device="x=2", copy=False)
     with pytest.raises(CompileError, match="from_dlpack: a list has no __dlpack__"):
         mw.jit(lambda a: mw.from_dlpack([1]) + a)(x)
 
