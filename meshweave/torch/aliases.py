@@ -66,11 +66,31 @@ class Result(NamedTuple):
 
     def laid_out(self, value: Tensor) -> Tensor:
         """Return a value of the program in memory of these strides."""
-        if self.strides is None or value.stride() == self.strides:
-            return value
-        empty = torch_package().empty_strided(value.shape, self.strides, dtype=value.dtype)
-        laid: Tensor = empty.copy_(value)
-        return laid
+        return value if self.strides is None else with_strides(value, self.strides)
+
+
+def with_strides(value: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """Return a tensor in memory of these strides, which may let elements that are equal share a place."""
+    if value.stride() == strides:
+        return value
+    torch = torch_package()
+    laid: Tensor = torch.empty_strided(value.shape, strides, dtype=value.dtype)
+    place = laid
+    for dim, step in enumerate(strides):
+        if step == 0 and value.shape[dim] > 1:  # torch copies to no place twice
+            place, value = place.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
+    place.copy_(value)
+    return laid
+
+
+def overlaps(value: Tensor) -> bool:
+    """Tell whether two elements may lie at one place, beside those that a stride of 0 repeats."""
+    reach = 1
+    for step, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1 and 0 < step < reach:
+            return True
+        reach += (size - 1) * step
+    return False
 
 
 def outputs_of(captured: GraphModule) -> tuple[list[OutputSource], list[Result]]:

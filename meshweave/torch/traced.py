@@ -29,8 +29,8 @@ from torch.utils import _pytree
 
 from meshweave.errors import CompileError, UsageError
 from meshweave.frontends.torch.constrain import constrain
+from meshweave.frontends.torch.decompositions.gradients import decompositions
 from meshweave.frontends.torch.export import first_line
-from meshweave.frontends.torch.gradients import decompositions
 from meshweave.frontends.torch.layouts import is_dtensor
 from meshweave.layout import Layout, Mesh
 from meshweave.torch.away import OF_FORM, replaced
@@ -219,6 +219,7 @@ def _named(
         bound = inspect.signature(step).bind(*args, **kwargs)
     except TypeError as error:
         raise UsageError(f"from_torch: {_name(step)}: {error}") from None
+    bound.apply_defaults()
     found: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         several = [v for v in _pytree.tree_leaves(value) if isinstance(v, nn.Module | Optimizer)]
@@ -704,7 +705,9 @@ class _ExactNumbers(TorchFunctionMode):  # type: ignore[misc]
             if isinstance(kwargs.get(key), Tensor):
                 factor = kwargs.pop(key)
                 args = list(args)
-                args[1] = args[1] * factor
+                # In the type of the result: a short float times a learning rate would be rounded.
+                kind = torch.promote_types(args[0].dtype, args[1].dtype)
+                args[1] = args[1].to(kind) * factor
         if name == "__rpow__" and args[0].dim() == 0:
             return torch.pow(args[1], args[0].double())
         return func(*args, **kwargs)

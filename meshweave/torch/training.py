@@ -19,6 +19,7 @@ from meshweave.frontends.torch.layouts import Placement, is_dtensor
 from meshweave.hints.fast_paths import Choice
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.forks import new_lock
+from meshweave.torch.aliases import overlaps, with_strides
 from meshweave.torch.draws import lifted
 from meshweave.torch.ports import to_torch
 from meshweave.torch.program import TorchProgram
@@ -55,7 +56,7 @@ class TrainedGraph:
         from torch._functorch.partitioners import min_cut_rematerialization_partition
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        from meshweave.frontends.torch.gradients import decompositions
+        from meshweave.frontends.torch.decompositions.gradients import decompositions
 
         self.halves: list[_Half] = []
         own: dict[str, Placement] = {}
@@ -86,7 +87,8 @@ class TrainedGraph:
 
             def forward(self, *tensors: Tensor) -> Any:
                 whole = {**sizes, **dict(zip(given, tensors, strict=True))}
-                return graph(*[whole[k] for k in range(len(whole))])
+                found = graph(*[whole[k] for k in range(len(whole))])
+                return [_apart(value) for value in found]
 
         def alone(piece: GraphModule, _: Sequence[Any]) -> Callable[..., list[Any]]:
             """Make the only half: no gradients are recorded."""
@@ -203,6 +205,14 @@ class _Half:
 _KEPT = ("custom", "stack_trace", "nn_module_stack")
 
 
+def _apart(value: Any) -> Any:
+    """Return a result with a place for each element: torch copies the slope of windows that overlap into their form.
+
+    Then elements that share a place have one slope, where each had its own.
+    """
+    return value.contiguous() if hasattr(value, "stride") and overlaps(value) else value
+
+
 def _without_checks(graph: Graph) -> None:
     """Take out what raises where LAPACK finds no answer: results are NaN there."""
     torch = torch_package()
@@ -228,10 +238,7 @@ def _as_torch(value: Any, like: Tensor) -> Any:
         made = torch.empty(value.shape, dtype=like.dtype, device="meta")
         made._meshweave_array = value
         return made
-    if isinstance(value, torch.Tensor) and value.stride() != like.stride():
-        laid = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
-        return laid.copy_(value)
-    return value
+    return with_strides(value, like.stride()) if isinstance(value, torch.Tensor) else value
 
 
 def _with_elements(value: Any) -> Any:

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import meshweave as mw  # noqa: E402
-from meshweave.frontends.torch import convolution  # noqa: E402
+from meshweave.frontends.torch.decompositions import convolution  # noqa: E402
 
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import meshweave as mw  # noqa: E402
 from meshweave.errors import UsageError  # noqa: E402
-from meshweave.frontends.torch import gradients, special  # noqa: E402
+from meshweave.frontends.torch.decompositions import gradients, special  # noqa: E402
 from meshweave.torch import program  # noqa: E402
 from meshweave.torch.scores import remake_scores  # noqa: E402
 from tests.frontends.test_torch_hints import kernels_of  # noqa: E402
@@ -321,6 +321,7 @@ def test_saved_tensors_cannot_be_moved() -> None:
         loss.backward()
 
 
+BAGS = torch.tensor([[0, 3, 3, 6], [5, 1, 0, 2]])
 EDGES = {
     "activations": lambda x: [
         *(one(x) for one in (F.silu, F.mish, F.gelu, F.elu, F.softplus, F.hardswish, F.logsigmoid)),
@@ -365,6 +366,17 @@ EDGES = {
         torch.cdist(x[0], x[0]),
         torch._weight_norm(x[0], x[1, :, :1, :1], 0),
         torch._weight_norm(x[0], x[1, :1, :1], 2),
+    ],
+    "a sum": lambda x: [x.sum(-1)],  # its gradient repeats elements
+    "windows": lambda x: [(2 * x).unfold(-1, 3, 2), x.unfold(2, 3, 1), x.unfold(3, 2, 4)],
+    "bags": lambda x: [
+        *(F.embedding_bag(BAGS, x[0, 0], mode=mode) for mode in ("sum", "mean", "max")),
+        F.embedding_bag(BAGS[0], x[0, 0], torch.tensor([0, 2, 2]), mode="max"),
+        F.embedding_bag(BAGS, x[0, 1], mode="mean", padding_idx=3),
+        F.embedding_bag(BAGS, x[0, 2], per_sample_weights=x[1, 0, :2, :4], mode="sum"),
+        F.embedding_bag(
+            BAGS[1], x[0, 3], torch.tensor([0, 1, 4]), mode="sum", include_last_offset=True
+        ),
     ],
 }
 

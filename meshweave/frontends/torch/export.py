@@ -88,7 +88,7 @@ def export(
     Raises UsageError for arguments that do not fit, CompileError for what is not supported.
     """
     torch = torch_package()
-    from meshweave.frontends.torch.decompose import decompositions  # imports torch
+    from meshweave.frontends.torch.decompositions.table import decompositions  # imports torch
     from meshweave.ir.bindings import torch_importer  # loads MLIR
 
     importer = torch_importer()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.frontends.stablehlo.inline import callee_of
 from meshweave.ir.bindings import ir
-from meshweave.ir.build import IteratorType, OpBuilder, tensor_type
+from meshweave.ir.build import IteratorType, OpBuilder, dims_map
 from meshweave.ir.lapack import lapack
 from meshweave.ir.ops import functions_of, ops_named, replace_op
 from meshweave.layout import Layout
@@ -21,7 +21,7 @@ LIBRARY_OP = "meshweave.lapack.default"
 CONSTRAIN_OP = "meshweave.constrain.default"
 """The op of torch that gives a value a layout over some axes: see `constrain.py`."""
 SUMMED_OP = "meshweave.summed_products.default"
-"""The op of torch that adds up the products of a batch: see `matrices.py`."""
+"""The op of torch that adds up products of rows and columns, of all matrices of a batch, in f32: see `matrices.py`."""
 _SUMMED = "meshweave.summed_products"
 _SAYS = "meshweave.lapack"  # attribute of a function: the routine and its flags
 _LAYOUT, _AXES = "meshweave.layout", "meshweave.axes"
@@ -75,28 +75,33 @@ def sum_products(module: ir.Module) -> None:
     said = {n: f for n, f in functions_of(module).items() if _SUMMED in f.attributes}
     for call in ops_named(module.operation, "func.call"):
         if callee_of(call) in said:
-            replace_op(call, [_summed(OpBuilder.before(call), *call.operands)])
+            made = _summed(OpBuilder.before(call), *call.operands, call.results[0].type)
+            replace_op(call, [made])
     for function in said.values():
         function.erase()
 
 
-def _summed(b: OpBuilder, left: ir.Value, right: ir.Value) -> ir.Value:
-    """Build c[m, n] = sum over g, k of left[g, m, k] * right[g, k, n]."""
-    element = left.type.element_type
-    shape = [left.type.shape[1], right.type.shape[2]]
-    loops = [ir.AffineDimExpr.get(d) for d in range(4)]
-    maps = [
-        ir.AffineMap.get(4, 0, [loops[d] for d in dims]) for dims in ((2, 0, 3), (2, 3, 1), (0, 1))
-    ]
-    kinds = [IteratorType.PARALLEL] * 2 + [IteratorType.REDUCTION] * 2
-    zeros = b.fill(b.constant(ir.FloatAttr.get(element, 0.0)), tensor_type(shape, element))
+def _summed(b: OpBuilder, left: ir.Value, right: ir.Value, result: ir.RankedTensorType) -> ir.Value:
+    """Build c[.., n] = sum over k of left[.., k] * right[k, n], and over g of left[g, m, k] * right[g, k, n]."""
+    element = result.element_type
+    batch = len(right.type.shape) - 2
+    rows = list(range(len(left.type.shape) - batch - 1))
+    column, group, inner = len(rows), len(rows) + 1, len(rows) + 1 + batch
+    groups = [group] * batch
+    reads = ([*groups, *rows, inner], [*groups, inner, column], [*rows, column])
+    kinds = [IteratorType.PARALLEL] * (column + 1) + [IteratorType.REDUCTION] * (1 + batch)
+    zeros = b.fill(b.constant(ir.FloatAttr.get(element, 0.0)), result)
 
     def body(inner: OpBuilder, values: list[ir.Value]) -> list[ir.Value]:
-        x, y, total = values
-        product = inner.one("arith.mulf", element, x, y)
-        return [inner.one("arith.addf", element, total, product)]
+        *factors, total = values
+        x, y = [
+            one if one.type == element else inner.one("arith.extf", element, one) for one in factors
+        ]
+        return [inner.binary("addf", total, inner.binary("mulf", x, y))]
 
-    return b.generic([left, right], [zeros], maps, kinds, body).result
+    return b.generic(
+        [left, right], [zeros], [dims_map(len(kinds), dims) for dims in reads], kinds, body
+    ).result
 
 
 def place_constraints(module: ir.Module) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
+from meshweave.frontends.torch.decompositions import bags
+
 
 def decompositions() -> dict[OpOverload, Callable[..., object]]:
     """Return the decompositions by op: torch's own of some, ours of those that torch has none of."""
@@ -30,7 +32,19 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.replication_pad2d_backward.default: _replication_pad,
         aten.replication_pad3d_backward.default: _replication_pad,
         aten.as_strided_scatter.default: _as_strided_scatter,
+        aten.unfold_backward.default: _unfold,
+        **bags.gradients(),
     }
+
+
+def _unfold(grad: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Tensor:
+    """Add each element of the windows to where it is from."""
+    if not sizes:
+        return grad.squeeze(0)
+    dim %= len(sizes)
+    place = torch.arange(grad.shape[dim]).unsqueeze(-1) * step + torch.arange(size)
+    parts = grad.movedim(-1, dim + 1).flatten(dim, dim + 1)
+    return grad.new_zeros(sizes).index_add(dim, place.reshape(-1), parts)
 
 
 def _as_strided_scatter(

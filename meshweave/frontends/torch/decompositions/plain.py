@@ -14,6 +14,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
+from meshweave.frontends.torch.decompositions.halves import HALVES, rounded_once, wide, wide_product
+
 Combine = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -25,6 +27,8 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         **fused,
         aten.constant_pad_nd.default: _pad,
         aten.roll.default: _roll,
+        aten.unfold.default: _unfold,
+        aten._trilinear.default: rounded_once(aten._trilinear.default),
         aten.view.default: _view,
         aten._unsafe_view.default: _view,
         aten.reshape.default: _view,
@@ -33,7 +37,10 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.index_put.default: _index_put,
         aten.scatter.reduce: _scatter_by_name,
         aten.scatter.value_reduce: _scatter_by_name,
-        **{op: _from_the_front(op) for op in _scatters()},
+        aten.scatter.src: _from_the_front(aten.scatter.src),
+        aten.scatter.value: _from_the_front(aten.scatter.value),
+        **{op: _first_of(rounded_once(op), _from_the_front(op)) for op in _sums_at_places()},
+        aten.index_add.default: _index_add,
         aten._to_copy.default: _to_copy,
         aten.isfinite.default: lambda x: (x.abs() < math.inf) if x.is_floating_point() else x == x,
         aten.signbit.default: _negative,
@@ -59,9 +66,11 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.native_group_norm.default: _group_norm,
         aten.max_pool3d_with_indices.default: _max_pool,
         aten.max_pool2d_with_indices.default: _batched(aten.max_pool2d_with_indices.default, 4),
-        aten.avg_pool1d.default: _batched(aten.avg_pool1d.default, 3),
-        aten.avg_pool2d.default: _batched(aten.avg_pool2d.default, 4),
-        aten.avg_pool3d.default: _batched(aten.avg_pool3d.default, 5),
+        aten.avg_pool1d.default: _pooled(aten.avg_pool1d.default, 3),
+        aten.avg_pool2d.default: _pooled(aten.avg_pool2d.default, 4),
+        aten.avg_pool3d.default: _pooled(aten.avg_pool3d.default, 5),
+        aten.elu.default: rounded_once(aten.elu.default),
+        aten.linalg_vector_norm.default: rounded_once(aten.linalg_vector_norm.default),
         aten.adaptive_max_pool1d.default: _adaptive_max_pool,
         aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         aten.adaptive_max_pool3d.default: _adaptive_max_pool,
@@ -166,16 +175,8 @@ def _int8_ops() -> list[OpOverload]:
 # Elements
 
 
-_HALVES = (torch.float16, torch.bfloat16)
-
-
-def wide(x: Tensor) -> Tensor:
-    """Return x in the type that it is computed in: float32 for 16-bit floats."""
-    return x.to(torch.float32) if x.dtype in _HALVES else x
-
-
 def _to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **options: object) -> Tensor:
-    if dtype in _HALVES and x.dtype == torch.float64:
+    if dtype in HALVES and x.dtype == torch.float64:
         return x.to(torch.float32).to(dtype)  # as torch does: rounded twice
     return NotImplemented
 
@@ -251,11 +252,11 @@ def _floored(x: Tensor, y: Tensor | float, rounding_mode: str | None = "floor") 
     torch-mlir rounds the quotient down, which is 5.0 there.
     """
     kind = torch.result_type(x, y)
-    if rounding_mode == "trunc" and kind in _HALVES and isinstance(y, Tensor):
+    if rounding_mode == "trunc" and kind in HALVES and isinstance(y, Tensor):
         return torch.trunc(x / y)  # of what was rounded
     if rounding_mode != "floor" or not kind.is_floating_point:
         return NotImplemented
-    wide = torch.float32 if kind in _HALVES else kind
+    wide = torch.float32 if kind in HALVES else kind
     x = x.to(wide)
     y = y.to(wide) if isinstance(y, Tensor) else torch.full((), y, dtype=wide, device=x.device)
     left, quotient = _left(x, y), x / y
@@ -281,7 +282,7 @@ def _by_number(op: OpOverload) -> Callable[..., Tensor]:
         if name in _COMPARED and isinstance(y, int) and x.is_floating_point():
             is_right = name in ("eq", "ne") and x.dtype != torch.float64
             return NotImplemented if is_right else op(x, float(y))
-        if x.dtype not in _HALVES or not isinstance(y, float):
+        if x.dtype not in HALVES or not isinstance(y, float):
             return NotImplemented
         with _disable_current_modes():
             nearest = torch.tensor(y, dtype=x.dtype).item()
@@ -335,6 +336,20 @@ def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     return x.clone()
 
 
+def _unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    """Return the windows along a dim, their elements as a last dim."""
+    if not x.dim():
+        return x.expand(1).narrow(0, 0, size).clone()
+    dim %= x.dim()
+    count = (x.shape[dim] - size) // step + 1
+    if size == step:  # what lies on ranks stays there
+        parts = x.narrow(dim, 0, count * size)
+    else:
+        place = torch.arange(count).unsqueeze(-1) * step + torch.arange(size)
+        parts = x.index_select(dim, place.reshape(-1))
+    return parts.unflatten(dim, (count, size)).movedim(dim + 1, -1)
+
+
 def _diagonal_scatter(
     x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Tensor:
@@ -359,10 +374,9 @@ def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat(rows, 0)
 
 
-def _scatters() -> list[OpOverload]:
+def _sums_at_places() -> tuple[OpOverload, ...]:
     aten = torch.ops.aten
-    scatter, reduced = aten.scatter, aten.scatter_reduce.two
-    return [aten.scatter_add.default, scatter.src, scatter.value, reduced]
+    return aten.scatter_add.default, aten.scatter_reduce.two
 
 
 def _from_the_front(op: OpOverload) -> Callable[..., Tensor]:
@@ -372,6 +386,15 @@ def _from_the_front(op: OpOverload) -> Callable[..., Tensor]:
         return NotImplemented if dim >= 0 else op(x, dim + max(1, x.dim()), *rest, **options)
 
     return counted
+
+
+def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    if not x.dim():
+        return _index_add(x.reshape(1), 0, index, source.reshape(-1), alpha=alpha).reshape(())
+    added = wide(source) if alpha == 1 else wide(source) * alpha
+    places = [*[None] * (dim % x.dim()), index.reshape(-1)]
+    made = torch.ops.aten.index_put.default(wide(x), places, added, True)
+    return made.to(x.dtype)
 
 
 def _scatter_by_name(
@@ -403,7 +426,8 @@ def _index_put(
 def _addmv(
     x: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    return torch.mv(matrix, vector) * alpha + (x * beta if beta != 0 else 0)
+    made = wide_product(matrix, vector.unsqueeze(-1)).squeeze(-1) * alpha
+    return (made if beta == 0 else made + wide(x) * beta).to(x.dtype)
 
 
 def _searchsorted(
@@ -518,6 +542,10 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
     return torch.amax(x, -1), torch.gather(flat, -1, best).squeeze(-1)
 
 
+def _pooled(op: OpOverload, rank: int) -> Callable[..., Any]:
+    return _first_of(rounded_once(op), _batched(op, rank))
+
+
 def _batched(op: OpOverload, rank: int) -> Callable[..., Any]:
     """Give an image without a batch one: upstream's lowering fails on it, or ends the process."""
 
@@ -586,7 +614,7 @@ def _thrice(numbers: Sequence[int]) -> list[int]:
 
 def _cumulative(op: OpOverload) -> Callable[..., Tensor]:
     """Compute a cumulative op as torch does: in a wider type than the elements, rounded at the end."""
-    wider = {**dict.fromkeys(_HALVES, torch.float32), torch.float32: torch.float64}
+    wider = {**dict.fromkeys(HALVES, torch.float32), torch.float32: torch.float64}
 
     def cumulate(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
         kind = dtype or (x.dtype if x.is_floating_point() else torch.int64)

@@ -9,8 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from meshweave.frontends.torch import convolution, foreach, lapack, matrices, special
-from meshweave.frontends.torch import decompose_plain as plain
+from meshweave.frontends.torch.decompositions import (
+    bags,
+    convolution,
+    foreach,
+    lapack,
+    matrices,
+    plain,
+    special,
+)
+from meshweave.frontends.torch.decompositions.halves import wide, wide_product
 
 
 def decompositions(
@@ -20,11 +28,14 @@ def decompositions(
     aten = torch.ops.aten
     table = {**upstream, **plain.decompositions(), **lapack.decompositions()}
     table |= matrices.decompositions() | special.decompositions() | foreach.decompositions()
+    table |= bags.decompositions()
     table[aten.scaled_dot_product_attention.default] = _attention
     table[aten._transformer_encoder_layer_fwd.default] = _encoder_layer
     table[aten._native_multi_head_attention.default] = _heads_at_once
     table[aten.layer_norm.default] = _layer_norm
     table[aten.native_layer_norm.default] = _native_layer_norm
+    table[aten.rms_norm.default] = lambda *args: _rms_norm(*args)[0]
+    table[aten._fused_rms_norm.default] = _rms_norm
     table[aten.softmax.int] = _softmax
     table[aten._softmax.default] = _any_softmax
     table[aten.addmm.default] = _addmm
@@ -152,7 +163,7 @@ def _gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """Compute the tanh form with sqrt(2 / pi): upstream takes pi as 22 / 7 there."""
     if approximate != "tanh":
         return NotImplemented
-    x = plain.wide(input)
+    x = wide(input)
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
     return (0.5 * x * (1 + torch.tanh(inner))).to(input.dtype)
 
@@ -176,12 +187,26 @@ def _native_layer_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dims = list(range(input.dim() - len(normalized_shape), input.dim()))
-    out, mean, inverse = plain.normalised(plain.wide(input), dims, eps)
+    out, mean, inverse = plain.normalised(wide(input), dims, eps)
     if weight is not None:
         out = out * weight
     if bias is not None:
         out = out + bias
     return out.to(input.dtype), mean, inverse
+
+
+def _rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    x = wide(input)
+    dims = list(range(x.dim() - len(normalized_shape), x.dim()))
+    square = torch.mean(x * x, dims, keepdim=True)
+    inverse = torch.rsqrt(square + (torch.finfo(x.dtype).eps if eps is None else eps))
+    out = x * inverse if weight is None else x * inverse * weight
+    return out.to(input.dtype), inverse
 
 
 def _softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -191,7 +216,7 @@ def _softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
 def _any_softmax(input: Tensor, dim: int, half_to_float: bool) -> Tensor:
     if not input.dim():
         return torch.ones_like(input)
-    x = plain.wide(input)
+    x = wide(input)
     weights = torch.exp(x - torch.amax(x, [dim], keepdim=True))
     out = weights / torch.sum(weights, [dim]).unsqueeze(dim)
     return out if half_to_float else out.to(input.dtype)
@@ -200,14 +225,14 @@ def _any_softmax(input: Tensor, dim: int, half_to_float: bool) -> Tensor:
 def _addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    product = torch.mm(mat1, mat2)
+    product = wide_product(mat1, mat2)
     if alpha != 1:
         product = product * alpha
-    if beta == 0:
-        return product  # whatever `input` holds
-    return product + (input if beta == 1 else input * beta)
+    if beta != 0:  # else whatever `input` holds
+        product = product + (wide(input) if beta == 1 else wide(input) * beta)
+    return product.to(mat1.dtype)
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    product = torch.matmul(input, weight.t())
-    return product if bias is None else product + bias
+    product = wide_product(input, weight.t())
+    return (product if bias is None else product + wide(bias)).to(input.dtype)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from meshweave.frontends.torch.decompositions.halves import wide
+
 
 def decompositions() -> dict[OpOverload, Callable[..., object]]:
     """Return the decompositions by op."""
@@ -67,7 +69,7 @@ def _grouped(
     inside = (place >= begin.unsqueeze(-1)) & (place < offs.unsqueeze(-1))
     down, across = inside.unsqueeze(-1), inside.unsqueeze(-2)
     if of_rows or of_columns:
-        a, b = _widened(a), _widened(b)
+        a, b = wide(a), wide(b)
     if not of_columns:
         a = torch.where(down if of_rows else across, a, 0.0)
     if not of_rows:
@@ -79,13 +81,9 @@ def _grouped(
 
 torch.library.define("meshweave::summed_products", "(Tensor a, Tensor b) -> Tensor")
 torch.library.register_fake(
-    "meshweave::summed_products", lambda a, b: a.new_empty([a.shape[1], b.shape[2]])
+    "meshweave::summed_products",
+    lambda a, b: a.new_empty([*a.shape[b.dim() - 2 : -1], b.shape[-1]], dtype=wide(a).dtype),
 )
-
-
-def _widened(a: Tensor) -> Tensor:
-    """Return 16-bit floats in f32."""
-    return a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
 
 
 def _norm(
