@@ -75,7 +75,8 @@ def sum_products(module: ir.Module) -> None:
     said = {n: f for n, f in functions_of(module).items() if _SUMMED in f.attributes}
     for call in ops_named(module.operation, "func.call"):
         if callee_of(call) in said:
-            made = _summed(OpBuilder.before(call), *call.operands, call.results[0].type)
+            left, right = call.operands
+            made = _summed(OpBuilder.before(call), left, right, call.results[0].type)
             replace_op(call, [made])
     for function in said.values():
         function.erase()
