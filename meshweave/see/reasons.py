@@ -196,6 +196,8 @@ class _Causes:
         if op.name == "func.call":
             returned = self._returned(op, result)
             return [] if returned is None else [returned]
+        if op.name in _CONTROL:
+            return _made_of(op, result.result_number)
         if op.name == MOVE:
             layout = LayoutAttr(op.attributes["source"]).layout
             over = set(axes_of(layout) + layout.partial_axes()) & set(moved)
@@ -283,33 +285,42 @@ class _Causes:
         queue, seen = [_WayAhead(value, dims)], {value}
         for reading in queue:  # it grows meanwhile
             uses = [(use.owner.operation, use.operand_number) for use in reading.value.uses]
-            for place, (op, number) in enumerate(uses[::-1]):  # MLIR lists the last one first
+            ops = list[ir.Operation]()
+            for op, number in uses[::-1]:  # MLIR lists the last one first
+                if op in ops:
+                    continue
+                ops.append(op)
+                place = len(ops)
                 found = self._read(reading.by(place), op, number, moved, bool(dims))
                 if isinstance(found, _WayEnd):
                     yield found
-                elif found is not None and found.value not in seen and len(seen) < _MOST_STEPS:
-                    seen.add(found.value)
-                    queue.append(found)
+                    continue
+                for each in found:
+                    if each.value not in seen and len(seen) < _MOST_STEPS:
+                        seen.add(each.value)
+                        queue.append(each)
 
     def _read(
         self, at: _WayAhead, op: ir.Operation, number: int, moved: tuple[str, ...], begun: bool
-    ) -> _WayAhead | _WayEnd | None:
-        """Return what a reader makes of a value: another that is read on, or the end of the way; None: it is lost.
+    ) -> Sequence[_WayAhead] | _WayEnd:
+        """Return what a reader makes of a value: others that are read on, or the end of the way.
 
         begun: whether dims were cut when the way began, and not a sum pending.
         """
         if op.name == "func.return":
             following = self._returned_to(op, number)
             if following is not None:
-                return at.to(following)
+                return [at.to(following)]
             wish = self._wish(op, number, at.dims) if begun and at.links else ""
             links = (*at.links, self._result(op, number))
             return _WayEnd(at.reader, links, wish, forces=_said(op.parent.operation, 1, number))
         if op.name == "func.call":
             inside = self._inside(op, number)
-            return None if inside is None else at.to(inside)
+            return [] if inside is None else [at.to(inside)]
         if op.name == MOVE:
-            return at.to(op.results[0])
+            return [at.to(op.results[0])]
+        if op.name in _CONTROL:
+            return [at.to(value) for value in _handed_on(op, number)]
         other = self._other_over(op, number, moved)
         if other is not None:
             beside, layout = other
@@ -330,7 +341,7 @@ class _Causes:
             if not set(axes_of(layout)) & set(moved):
                 links = (*links, Cause("constraint", f'constraint "{layout}"', where))
                 return _WayEnd(at.reader, links, _with_dims(layout, dims) if begun else "")
-        return _WayAhead(op.results[0], dims, at.reader, links)
+        return [_WayAhead(op.results[0], dims, at.reader, links)]
 
     def _wish(self, op: ir.Operation, number: int, dims: Dims) -> str:
         """Return the layout of a result of the program that would let dims stay cut."""
@@ -344,7 +355,7 @@ class _Causes:
         found = [
             (value, layout)
             for k, (value, layout) in enumerate(zip(op.operands, layouts_of(op, "operands")))
-            if k != number
+            if value != op.operands[number]
             and layout is not None
             and set(axes_of(layout)) & set(moved)
             and not _is_new(value)
@@ -430,6 +441,44 @@ class _Visit:
 
 def _owner(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+_CONTROL = ("scf.for", "scf.while", "scf.if", "scf.yield", "scf.condition")
+_BOUNDS = 3  # operands of an scf.for before the values that its iterations hand on
+
+
+def _handed_on(op: ir.Operation, number: int) -> list[ir.Value]:
+    """Return what operand `number` of control flow is inside of it, in the next iteration or behind it."""
+    if op.name == "scf.if":
+        return []
+    if op.name in ("scf.for", "scf.while"):
+        place = number - (_BOUNDS - 1) * (
+            op.name == "scf.for"
+        )  # the first argument of an scf.for is its counter
+        arguments = list(op.regions[0].blocks[0].arguments)
+        return [arguments[place]] if place > 0 or op.name == "scf.while" else []
+    around, place = op.parent.operation, number - (op.name == "scf.condition")
+    if place < 0:
+        return []
+    if op.name == "scf.condition":
+        return [around.regions[1].blocks[0].arguments[place], around.results[place]]
+    if around.name == "scf.while":
+        return [around.regions[0].blocks[0].arguments[place]]
+    again = [around.regions[0].blocks[0].arguments[1 + place]] if around.name == "scf.for" else []
+    return [*again, around.results[place]]
+
+
+def _made_of(op: ir.Operation, number: int) -> list[ir.Value]:
+    """Return the values that result `number` of control flow is: what its bodies end with, and what it began with."""
+    ends = [
+        list(region.blocks[0].operations)[-1].operation
+        for region in op.regions
+        if len(region.blocks)
+    ]
+    if op.name == "scf.while":
+        return [ends[0].operands[1 + number]]
+    begun = [op.operands[_BOUNDS + number]] if op.name == "scf.for" else []
+    return [*(end.operands[number] for end in ends), *begun]
 
 
 def _link_back(step: _Visit, name: OpName, moved: tuple[str, ...], does: str, short: bool) -> Cause:

@@ -142,11 +142,20 @@ def _code(loc: ir.Location, first: int) -> str:
             if not wide:
                 return ""
             line = linecache.getline(part.filename, part.start_line).encode()
-            code = (
-                line[part.start_col - first : part.end_col - first].decode(errors="replace").strip()
-            )
+            found = [
+                line[part.start_col - n : part.end_col - n].decode(errors="replace").strip()
+                for n in (first, 1 - first)
+            ]
+            # Not all ops of a program have names that tell whose columns these are; half a bracket does.
+            code = next(filter(_balanced, found), found[0])
             return code if len(code) <= _LONGEST else f"{code[: _LONGEST - 3]} .."
     return ""
+
+
+def _balanced(code: str) -> bool:
+    """Tell whether code closes as many brackets as it opens, and does not begin with what an expression cannot."""
+    pairs = all(code.count(a) == code.count(b) for a, b in ("()", "[]", "{}"))
+    return pairs and not code.startswith(("=", ",", ")", "]"))
 
 
 def _places(loc: ir.Location) -> Iterator[ir.Location]:

@@ -87,6 +87,27 @@ def test_of_all_readers_the_one_that_forces_a_sum_is_named() -> None:
     assert reason.remedy == ""
 
 
+def test_ways_go_on_through_loops_and_squares_take_no_addends() -> None:
+    """What a round of a loop adds up is read by the next round, which squares it."""
+
+    def f(x: mw.Array, w: mw.Array) -> mw.Array:
+        def round_of(h: mw.Array, _: object) -> tuple[mw.Array, None]:
+            return mw.tanh(h * h) @ w, None
+
+        return mw.scan(round_of, x, None, length=3)[0]
+
+    made = mw.jit(f, mesh="x=2", in_layouts=("[_, _]", "[x, _]"), out_layouts="[_, _]")
+    found = reasons(made.lower(np.ones((8, 6), np.float32), np.ones((6, 6), np.float32)).report())
+    scattered, gathered = dict.fromkeys(found)
+    assert [link.text for link in scattered.wanted] == [
+        "2 of its 2 readers need it so; of the nearest:",
+        "an elementwise op `h * h` reads it added up over x",
+    ]
+    texts = [link.text for link in gathered.given]
+    assert texts[-1] == 'argument w lies in "[x, _]", as it was said'
+    assert texts[-2].startswith("a product `mw.tanh(h * h) @ w` sums over a dim"), texts
+
+
 def test_a_sort_is_no_reader_that_hands_a_dim_on() -> None:
     f = mw.jit(
         lambda x: mw.sort(x, axis=1) * 2.0, mesh="x=2", in_layouts="[_, x]", out_layouts="[_, _]"
