@@ -612,13 +612,13 @@ class Program:
         from meshweave.see.page import Page
 
         manifest = self.bundle.manifest
-        return Page(
+        page = Page(
             title or f"program on ({self.mesh}), engine {manifest.engine}",
             *(self.mesh, manifest.engine, known_of(self.bundle)),
             ports=(*self.inputs, *self.outputs),
             names=tuple(names),
-            trace=None if trace is None else trace.as_dict(),
         )
+        return page.beside(trace)
 
     async def call_async(self, *arrays: object) -> tuple[Any, ...]:
         """Call it with the global `arrays` in a thread, while other coroutines run; `await` gives the results."""

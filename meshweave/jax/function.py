@@ -35,6 +35,8 @@ from meshweave.runtime.forks import new_lock
 if TYPE_CHECKING:  # JAX is optional
     from meshweave.api.explain import Explanation
     from meshweave.jax.placements import MeshLike
+    from meshweave.see.page import Page
+    from meshweave.see.trace import RankTrace
 
 _LOG = logging.getLogger("meshweave")
 _Numbers: TypeAlias = int | Sequence[int]
@@ -487,6 +489,15 @@ class JaxFunction:
         if self._last is None:
             raise UsageError(f"{self.__name__}.explain: no call has compiled yet: call it")
         return self._last.explain()
+
+    def view(self, trace: RankTrace | None = None) -> Page:
+        """Return the page about the program of the last call; trace: what was measured, to show beside the prediction.
+
+        Raises UsageError if nothing has been called yet.
+        """
+        if self._last is None:
+            raise UsageError(f"{self.__name__}.view: no call has compiled yet: call it first")
+        return self._last.view(trace)
 
     def close(self) -> None:
         """Free the threads, processes and memory of all its programs; a later call compiles again."""

@@ -39,6 +39,8 @@ if TYPE_CHECKING:  # JAX is optional
     from meshweave.api.explain import Explanation
     from meshweave.jax.placements import MeshLike
     from meshweave.plan.placement.goal import PlacementGoal
+    from meshweave.see.page import Page
+    from meshweave.see.trace import RankTrace
 
 
 def from_jax(
@@ -335,6 +337,10 @@ class JaxProgram:
     def explain(self) -> Explanation:
         """Return tables about the program: layouts, collectives with their bytes, memory."""
         return self._compiled.explain()
+
+    def view(self, trace: RankTrace | None = None) -> Page:
+        """Return the page about the program; trace: what was measured, to show beside the prediction."""
+        return self._compiled.view(trace)
 
     def close(self) -> None:
         """Free threads, processes and memory."""

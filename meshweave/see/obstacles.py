@@ -14,6 +14,7 @@ from meshweave.layout.layout import AxisFactor, Partial
 from meshweave.plan import plan_redistribute
 from meshweave.see.words import OpName
 from meshweave.transforms.propagation.rules import RuleTable, item_bytes
+from meshweave.transforms.redistribution.plans import MOVE
 
 Dims = dict[int, tuple[str, ...]]
 """The dims of a tensor that are cut, and the axes of each that are moved."""
@@ -67,6 +68,19 @@ class Readers:
                     return Obstacle(f"{name} needs dim {dim} whole, which lies over {over}")
                 becomes[found] = placed[factor]
         return Obstacle(f"{name} hands it on", becomes)
+
+    def reaches(self, op: ir.Operation, number: int, dims: Dims) -> str:
+        """Say how far an op reads along a dim that is cut, around each index; "" where it reads no neighbours."""
+        if op.name.startswith(("func.", "scf.")) or op.name == MOVE:
+            return ""
+        rule = self.table.rules[self.table.rule(op)[0]]
+        for dim, axes in dims.items():
+            window = rule.window(number, dim)
+            if window is not None and window.reach > 1:
+                over = " and ".join(axes)
+                reads = f"reads {window.reach} indices of dim {dim} for each of its result"
+                return f"{OpName.of(op)} {reads}: some are on the next rank over {over}"
+        return ""
 
     def hands_on(self, op: ir.Operation, number: int) -> bool:
         """Tell whether an op makes a sum of operand `number` element by element, so that it could take addends."""
@@ -123,6 +137,11 @@ class Readers:
         steps = " and ".join(dict.fromkeys(step.op for step in plan if step.nbytes))
         tensor = "x".join(map(str, (*type_.shape, type_.element_type)))
         return (tensor, plan.nbytes, f"{steps} would") if steps else None
+
+
+def has_windows(layout: Layout) -> bool:
+    """Tell whether ranks hold elements of their neighbours, too."""
+    return any(layout.window(dim) is not None for dim in range(layout.ndim))
 
 
 def dims_over(layout: Layout, axes: Sequence[str]) -> Dims:

@@ -45,10 +45,6 @@
       answer.textContent = !fits
         ? "an index of each dim is right: " + layout.shape.map((size) => "0.." + (size - 1)).join(", ")
         : "held by rank " + holders(layout, index).join(", ");
-      for (const cell of document.querySelectorAll('[data-cells="' + field.dataset.layout + '"] [data-low]')) {
-        const low = cell.dataset.low.split(",").map(Number), high = cell.dataset.high.split(",").map(Number);
-        cell.classList.toggle("off", fits && !low.every((at, d) => at <= index[d] && index[d] < high[d]));
-      }
     });
   }
 })();

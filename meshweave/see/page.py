@@ -21,6 +21,7 @@ from meshweave.see.budget import Budget
 from meshweave.see.difference import CompileDifference, compare
 from meshweave.see.tiles import HEIGHT, WIDTH, drawing, held, tile
 from meshweave.see.timeline import KINDS, draw, measured, predicted
+from meshweave.see.trace import RankTrace
 
 _HERE = Path(__file__).parent
 _MOST_MOMENTS = 4000  # ops of a step whose live bytes are drawn
@@ -64,6 +65,10 @@ class Page:
     def against(self, other: Page) -> Page:
         """Return the page with what another compile does otherwise."""
         return replace(self, other=replace(other, other=None, trace=None))
+
+    def beside(self, trace: RankTrace | None) -> Page:
+        """Return the page with what was measured beside the prediction; None: the page as it is."""
+        return self if trace is None else replace(self, trace=trace.as_dict())
 
     def save(self, path: str) -> None:
         """Write the page to a file. Raises UsageError where it cannot be written."""

@@ -18,7 +18,7 @@ from meshweave.ir.locations import location_text, numbered
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.layout import AxisFactor
 from meshweave.report import Cause, Reason
-from meshweave.see.obstacles import Dims, Readers, dims_over, layouts_of
+from meshweave.see.obstacles import Dims, Readers, dims_over, has_windows, layouts_of
 from meshweave.see.remedies import MovePrices, MoveStep
 from meshweave.see.words import OpName, argument_name
 from meshweave.transforms.base import functions, mesh_of_module, ops_of, port_attrs, walk
@@ -268,7 +268,8 @@ class _Causes:
         for where, layout in _constraints(move.operands[0]):
             if layout == target:
                 return (Cause("constraint", f'constraint "{layout}"', where),), "", True
-        ends = list(self._ends(move.results[0], moved, dims))
+        windows = has_windows(target)
+        ends = list(self._ends(move.results[0], moved, dims, windows))
         if not ends:
             return (), "", True
         forcing = [end for end in ends if end.forces]
@@ -280,8 +281,13 @@ class _Causes:
             links = (Cause("op", many, ""), *links)
         return (*links, *end.beside), end.wish, count < 2
 
-    def _ends(self, value: ir.Value, moved: tuple[str, ...], dims: Dims) -> Iterator[_WayEnd]:
-        """Yield where each way from a value to those that need it so ends, the nearest first."""
+    def _ends(
+        self, value: ir.Value, moved: tuple[str, ...], dims: Dims, windows: bool
+    ) -> Iterator[_WayEnd]:
+        """Yield where each way from a value to those that need it so ends, the nearest first.
+
+        windows: whether it is wanted in windows, which ops that read their neighbours' elements need.
+        """
         queue, seen = [_WayAhead(value, dims)], {value}
         for reading in queue:  # it grows meanwhile
             uses = [(use.owner.operation, use.operand_number) for use in reading.value.uses]
@@ -291,7 +297,8 @@ class _Causes:
                     continue
                 ops.append(op)
                 place = len(ops)
-                found = self._read(reading.by(place), op, number, moved, bool(dims))
+                found = self._window(reading.by(place), op, number) if windows else None
+                found = found or self._read(reading.by(place), op, number, moved, bool(dims))
                 if isinstance(found, _WayEnd):
                     yield found
                     continue
@@ -299,6 +306,12 @@ class _Causes:
                     if each.value not in seen and len(seen) < _MOST_STEPS:
                         seen.add(each.value)
                         queue.append(each)
+
+    def _window(self, at: _WayAhead, op: ir.Operation, number: int) -> _WayEnd | None:
+        """Return the end of a way at an op that reads elements of other ranks beside its own; None for others."""
+        text = self.readers.reaches(op, number, at.dims)
+        links = (*at.links, Cause("op", text, location_text(op)))
+        return _WayEnd(at.reader, links) if text else None
 
     def _read(
         self, at: _WayAhead, op: ir.Operation, number: int, moved: tuple[str, ...], begun: bool

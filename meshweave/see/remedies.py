@@ -75,7 +75,8 @@ class MovePrices:
                 ways += [way.format(what=what) for way in self._kept(moved)]
         if [link.kind for link in given] == ["constraint"] and not self.source.partial:
             ways.append(f'write "{self.target}" in that constraint, or leave it out')
-        if [link.kind for link in given] == ["argument"] and not self.source.partial:
+        windows = any(self.target.window(dim) is not None for dim in range(self.target.ndim))
+        if [link.kind for link in given] == ["argument"] and not (self.source.partial or windows):
             what = given[0].text.split(" lies")[0]
             ways.append(f'give {what} as "{self.target}": every rank then holds that much of it')
         return "; or ".join(ways)

@@ -77,8 +77,23 @@ def _row(layout: Layout, mesh: Mesh, shape: Sequence[int], row: int) -> list[str
     for column in range(columns):
         if shape:
             place[-1] = (2 * column + 1) * shape[-1] // (2 * columns)
-        found.append(COLOURS[owners(layout, mesh, shape, place)[0] % len(COLOURS)])
+        rank = _first_owner(layout, mesh, shape, place)
+        found.append("none" if rank is None else COLOURS[rank % len(COLOURS)])
     return found
+
+
+def _first_owner(
+    layout: Layout, mesh: Mesh, shape: Sequence[int], place: Sequence[int]
+) -> int | None:
+    """Return the first rank that holds an element; of windows, which may overlap or leave out some, None for none."""
+    if all(layout.window(dim) is None for dim in range(layout.ndim)):
+        return owners(layout, mesh, shape, place)[0]
+    ranks = (
+        rank
+        for rank in range(mesh.nranks)
+        if all(at in dim_indices(layout, mesh, shape, dim, rank) for dim, at in enumerate(place))
+    )
+    return next(ranks, None)
 
 
 def drawing(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> str:
@@ -86,7 +101,7 @@ def drawing(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> str:
     try:
         picture = picture_of(layout, mesh, shape)
     except MeshweaveError as error:
-        return f"<p>{escape(str(error))}</p>"
+        return _windows(layout, mesh, shape) or f"<p>{escape(str(error))}</p>"
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in picture.header)
     rows = []
     for row in picture.rows:
@@ -99,3 +114,17 @@ def drawing(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> str:
         rows.append(f"<tr>{''.join(cells)}</tr>")
     notes = "".join(f'<p class="faint">{escape(note)}</p>' for note in picture.notes)
     return f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>{notes}'
+
+
+def _windows(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> str:
+    """Return a table of the indices that each rank holds of each dim, where these overlap."""
+    found = held(layout, mesh, shape)
+    if found is None:
+        return ""
+    head = "".join(f'<th scope="col">dim {dim}</th>' for dim in range(len(shape)))
+    rows = []
+    for rank, dims in enumerate(found["held"]):
+        texts = [", ".join(f"{a}..{b - 1}" for a, b in runs) for runs in dims]
+        cells = "".join(f"<td>{text}</td>" for text in texts)
+        rows.append(f'<tr><th scope="row">rank {rank}</th>{cells}</tr>')
+    return f'<div class="scroll"><table><tr><td></td>{head}</tr>{"".join(rows)}</table></div>'

@@ -26,6 +26,8 @@ from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.job.current import check_same, engine_of, own_rank
+from meshweave.see.page import Page
+from meshweave.see.trace import RankTrace
 from meshweave.torch.ports import Ports, from_tensor, placed, to_torch
 
 
@@ -262,6 +264,10 @@ class TorchProgram:
             auto=self.auto,
         )
         return explanation(title, names, self.program, decided, self.seconds["compile"])
+
+    def view(self, trace: RankTrace | None = None) -> Page:
+        """Return the page about the program; trace: what was measured, to show beside the prediction."""
+        return self.explain().page.beside(trace)
 
     @property
     def _engine(self) -> str:

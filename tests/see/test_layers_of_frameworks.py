@@ -36,6 +36,7 @@ def test_scopes_of_jax_are_named_in_the_backward_pass_too() -> None:
     assert 'argument rows lies in "[dp, _]", as it was said' in found
     layers = {row["layer"] for row in step.explain().rows()}
     assert {"first", "second", "the backward pass of first"} <= layers
+    assert "the backward pass of second" in step.view().html
 
 
 @pytest.mark.torch
@@ -46,6 +47,10 @@ def test_modules_of_pytorch_are_named() -> None:
     rows = torch.ones(4, 16)
     with mw.from_torch(layers, (rows,), mesh="tp=2", placements=placements) as program:
         said = program.explain()
+        program(rows)
+        with mw.trace() as t:
+            program(rows)
+        assert "all_reduce over tp" in program.view(t).html
     found = chains(said.report)
     assert "a product in 2 sums over a dim that lies over tp: each rank has an addend" in found
     assert 'argument 2.weight lies in "[_, tp]", as it was said' in found

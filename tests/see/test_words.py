@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import meshweave as mw
 from meshweave.report import Reason, Report
+from meshweave.see.page import Page
 from meshweave.see.words import read_stack
 
 X, W = np.ones((8, 6), np.float32), np.ones((6, 4), np.float32)
@@ -106,6 +107,22 @@ def test_ways_go_on_through_loops_and_squares_take_no_addends() -> None:
     texts = [link.text for link in gathered.given]
     assert texts[-1] == 'argument w lies in "[x, _]", as it was said'
     assert texts[-2].startswith("a product `mw.tanh(h * h) @ w` sums over a dim"), texts
+
+
+def test_a_convolution_is_said_to_read_its_neighbours() -> None:
+    def f(x: mw.Array, w: mw.Array) -> mw.Array:
+        return mw.nn.conv(x, w, padding="SAME")
+
+    made = mw.jit(f, mesh="x=2", in_layouts=("[_, x, _, _]", None), out_layouts="[_, x, _, _]")
+    report = made.lower(
+        np.ones((1, 8, 8, 2), np.float32), np.ones((3, 3, 2, 4), np.float32)
+    ).report()
+    (reason,) = reasons(report)
+    assert "*_{4,-1,6}" in reason.target and reason.remedy == ""
+    said = "reads 3 indices of dim 1 for each of its result: some are on the next rank over x"
+    assert reason.wanted[-1].text.endswith(said), reason.wanted
+    page = Page("conv", mw.Mesh(x=2), "local", report).html  # draws windows, which overlap
+    assert '<th scope="row">rank 1</th>' in page and "<td>3..7</td>" in page
 
 
 def test_a_sort_is_no_reader_that_hands_a_dim_on() -> None:
