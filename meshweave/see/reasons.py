@@ -125,6 +125,7 @@ class _Causes:
         )
         given = tuple(self.back(op.operands[0], moved, bool(partial)))
         dims = {} if partial else dims_over(source, moved)
+        only = len(list(op.operands[0].uses)) == 1  # others would move it then
         wanted, wish, alone = self.ahead(op, target, moved, dims)
         type_ = ir.RankedTensorType(op.operands[0].type)
         prices = MovePrices(
@@ -142,7 +143,7 @@ class _Causes:
             given=given,
             wanted=wanted,
             following=following,
-            remedy=prices.remedy(given, wanted if alone else (), moved, wish),
+            remedy=prices.remedy(given if only else (), wanted if alone else (), moved, wish),
         )
 
     # Backwards: where the axes come from.
@@ -296,9 +297,9 @@ class _Causes:
                 if op in ops:
                     continue
                 ops.append(op)
-                place = len(ops)
-                found = self._window(reading.by(place), op, number) if windows else None
-                found = found or self._read(reading.by(place), op, number, moved, bool(dims))
+                at = reading.by(len(ops))
+                end = self._window(at, op, number) if windows else None
+                found = end or self._read(at, op, number, moved, bool(dims))
                 if isinstance(found, _WayEnd):
                     yield found
                     continue

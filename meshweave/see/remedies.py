@@ -74,7 +74,7 @@ class MovePrices:
             elif all(link.kind != "op" for link in wanted):
                 ways += [way.format(what=what) for way in self._kept(moved)]
         if [link.kind for link in given] == ["constraint"] and not self.source.partial:
-            ways.append(f'write "{self.target}" in that constraint, or leave it out')
+            ways.append(f'try "{self.target}" in that constraint, or leave it out')
         windows = any(self.target.window(dim) is not None for dim in range(self.target.ndim))
         if [link.kind for link in given] == ["argument"] and not (self.source.partial or windows):
             what = given[0].text.split(" lies")[0]

@@ -103,7 +103,7 @@ def test_a_planted_gather_is_named_with_its_cause_on_the_first_screen(
     said = line.inner_text()
     if name == "layers":
         assert said.startswith("all_gather over tp: 1 x, 128 B test_browser.py:")
-        assert "the planted gather" in said and 'write "[dp, _]" in that constraint' in said
+        assert "the planted gather" in said and 'try "[dp, _]" in that constraint' in said
     else:
         assert said.startswith("all_gather over dp: 1 x, ") and f"{name}.mlir:" in said
         assert "leave that result in" in said and "then nothing is moved" in said

@@ -101,7 +101,7 @@ def test_the_head_of_the_page_says_what_one_would_write_to_move_less() -> None:
     text = read(Page("layer", mw.Mesh(x=2), "local", layer.lower(X, W).report())).text
     head = text[text.index("To move less") : text.index("What moves, and why")]
     assert "all_gather over x: 1 x, 256 B" in head and 'constraint "[_, x]", but argument w' in head
-    assert 'write "[_, _]" in that constraint, or leave it out' in head
+    assert 'try "[_, _]" in that constraint, or leave it out' in head
 
 
 def test_the_page_shows_ops_layouts_memory_and_both_times() -> None:

@@ -162,7 +162,7 @@ def test_a_wish_that_is_granted_moves_fewer_bytes(
     m, k, n = sizes
     x, w = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
 
-    def lowered(out: str) -> Report:
+    def lowered(out: str, rows: str = rows, weights: str = weights) -> Report:
         f = mw.jit(
             lambda x, w: mw.tanh(mw.exp(x) @ w),
             mesh="x=2, y=2", in_layouts=(rows, weights), out_layouts=out,
@@ -181,6 +181,13 @@ def test_a_wish_that_is_granted_moves_fewer_bytes(
         if wish is not None:
             less = lowered(wish[1])
             assert sum(row.nbytes for row in less.collectives) < received, (wish[1], report.reasons)
+        given = re.search(r'give argument w as "([^"]+)"', report.reasons[number].remedy)
+        if given is not None:
+            less = lowered(result, weights=given[1])
+            assert sum(row.nbytes for row in less.collectives) < received, (
+                given[1],
+                report.reasons,
+            )
 
 
 def test_layers_that_repeat_hand_on_to_the_next_one() -> None:
