@@ -9,17 +9,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patience import wait_for
+
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"meshweave": "meshweave.tools.cli", "meshweave-opt": "meshweave.tools.opt"}
 
 SECONDS = 20
-"""After which a command is taken to hang: its status is then 128 + SIGALRM."""
+"""Of an idle machine, after which a command is taken to hang: its status is then 128 + SIGALRM."""
 
 MEMORY = 8 << 30
 """Bytes of address space that a command gets beside what it finds: one that takes all memory must not take the
@@ -84,17 +85,13 @@ def _forked(
         if child == 0:
             try:
                 _take(files)
-                signal.alarm(SECONDS)
                 most = _address_space() + MEMORY
                 resource.setrlimit(resource.RLIMIT_AS, (most, most))
                 os._exit(guarded(lambda stage: command(texts, stage), name))
             finally:
                 os._exit(70)
-        began = time.monotonic()
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        status = code if code >= 0 else 128 - code
-        if status == 128 + signal.SIGKILL and time.monotonic() - began >= SECONDS:
-            status = 128 + signal.SIGALRM  # the guard kills what does not end
+        code, is_late = wait_for(child, SECONDS, signal.SIGALRM)
+        status = 128 + signal.SIGALRM if is_late else code if code >= 0 else 128 - code
         return Outcome(status, files[1].read_text(), files[2].read_text(errors="replace"))
 
 

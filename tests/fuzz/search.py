@@ -24,6 +24,7 @@ import hypothesis
 from commands import load
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from patience import IdleClock, wait_for
 
 MEMORY = 16 << 30
 """Bytes of address space that a case gets in a process of its own."""
@@ -42,8 +43,8 @@ class Kind:
     """Describe one kind of case.
 
     check: raises when a case goes wrong, Refused when the case asks for what cannot be had. text: what is kept.
-    seconds: that a case may take in a fork of this process; 0: it runs here, being pure Python, in a second. engine:
-    what runs a case, to be counted by.
+    seconds: that a case may take in a fork of this process, of an idle machine; 0: it runs here, being pure Python, in
+    a second. engine: what runs a case, to be counted by.
     lines: a case is text, from which lines can be dropped to make it smaller. batch: cases of one seed.
     """
 
@@ -157,11 +158,14 @@ def _sort(wrong: str) -> str:
 
 
 def _here(check: Callable[[], None], seconds: float) -> str | None:
+    clock = IdleClock()
+
     def late(*_: Any) -> None:
-        raise TimeoutError(f"no end within {seconds:g} s")
+        if clock.read() > seconds:
+            raise TimeoutError(f"no end within {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
     try:
         check()
     except (Refused, OutOfTime):
@@ -186,11 +190,11 @@ def apart(check: Callable[[], None], seconds: int) -> str | None:
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as said:
         child = os.fork()
         if child == 0:
-            _child(check, seconds, answer.fileno(), said.fileno())
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            _child(check, answer.fileno(), said.fileno())
+        code, is_late = wait_for(child, seconds, signal.SIGABRT)
         answer.seek(0), said.seek(0)
         told, output = answer.read(), said.read().decode(errors="replace")[-4000:]
-    if code == -signal.SIGALRM:
+    if is_late:
         return f"no end within {seconds} s\n{output}"
     if code or not told:
         how = signal.strsignal(-code) if code < 0 else f"status {code}"
@@ -201,15 +205,14 @@ def apart(check: Callable[[], None], seconds: int) -> str | None:
     return None if wrong is None else str(wrong)
 
 
-def _child(check: Callable[[], None], seconds: int, answer: int, said: int) -> None:
+def _child(check: Callable[[], None], answer: int, said: int) -> None:
     """Be the process of a case: never return."""
     try:
         for number in (1, 2):
             os.dup2(said, number)
         faulthandler.enable(said)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(seconds)
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         refused, wrong = False, None
         try:
             check()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import patience
 import pytest
 from commands import meshweave
 from depth import sampled
@@ -83,9 +84,23 @@ def test_a_refusal_is_one_line_behind_any_remarks() -> None:
 
 
 def test_a_case_that_hangs_is_ended() -> None:
-    assert str(apart(lambda: time.sleep(100), 1)).startswith("no end within 1 s")
+    told = str(apart(lambda: time.sleep(100), 1))
+    assert told.startswith("no end within 1 s") and "in <lambda>" in told
     stuck = Kind("stuck", st.just(1), lambda case: time.sleep(100))
     assert str(stuck.wrong(1)) == "TimeoutError in late: no end within 1 s"
+
+
+def test_on_a_busy_machine_a_case_has_longer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    busy = tmp_path / "loadavg"
+    monkeypatch.setattr(patience, "LOAD", busy)
+    for ready, most in ((1000 * len(os.sched_getaffinity(0)), 0.1), (1, 100.0)):
+        busy.write_text(f"0.1 0.2 0.3 {ready}/5000 7")
+        clock = patience.IdleClock()
+        time.sleep(0.2)
+        assert clock.read() < most
+    assert clock.seconds >= 0.2
 
 
 def test_lines_of_text_are_dropped() -> None:
