@@ -11,13 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
+import numpy as np
+
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, terminator
 from meshweave.verification.answer import Finding
 from meshweave.verification.calls import ReadCall, with_symbols
 from meshweave.verification.said import AttributeReader, ElementShape, NotReadError
-from meshweave.verification.terms.indices import Expr, bounds
+from meshweave.verification.terms.indices import Expr, bounds, total
 from meshweave.verification.terms.masks import on_places
 from meshweave.verification.terms.ranks import Ranks, index_var, places_of
 from meshweave.verification.terms.samples import OpenError, Sampler
@@ -298,9 +300,33 @@ def scalar(walk: ProgramWalk, value: ir.Attribute, element: str) -> Term:
     return walk.terms.constant(element, int(known) % 2 if element == "i1" else int(known))
 
 
-def _table(walk: ProgramWalk, value: ir.Attribute, shape: Sequence[int], element: str) -> Term:
+def _table(
+    walk: ProgramWalk, value: ir.DenseElementsAttr, shape: Sequence[int], element: str
+) -> Term:
+    numbered = walk.said.once(("places", value), partial(_as_places, value))
+    if numbered:
+        const, steps = numbered
+        places = zip(places_of(tuple(shape)), steps)
+        place = walk.terms.iota(total(places, const))
+        return (
+            place
+            if element == "index"
+            else apply(walk.terms, "arith.index_cast", (), element, [place])
+        )
     node = walk.terms.put(Node("table", (value,), (), element), tuple(shape))
     return walk.terms.view(node, places_of(tuple(shape)))
+
+
+def _as_places(value: ir.DenseElementsAttr) -> tuple[int, tuple[int, ...]] | tuple[()]:
+    """Return the first number of a table and the step along each dim, where these say all of it; else ()."""
+    if not isinstance(value, ir.DenseIntElementsAttr) or str(value.type.element_type) == "i1":
+        return ()
+    numbers = np.array(value)
+    corner = numbers[tuple([slice(2)] * numbers.ndim)]
+    first = int(corner.flat[0])
+    steps = [int(corner.take(n > 1, d).flat[0]) - first for d, n in enumerate(numbers.shape)]
+    made = first + sum(s * g for s, g in zip(steps, np.indices(numbers.shape, sparse=True)))
+    return (first, tuple(steps)) if np.array_equal(numbers, made) else ()
 
 
 @handles("func.call")
