@@ -247,6 +247,23 @@ def test_compile_donates_by_number(engine: str) -> None:
         mw.compile(TEXT, donate=("a",))
 
 
+@pytest.mark.parametrize("old", ["[_*x]", "[x]", "[_]", "[_*2]"])
+def test_a_state_whose_old_value_is_returned_too_in_another_layout(old: str) -> None:
+    text = f"""
+"dist.mesh"() {{sym_name = "mesh", axes = "x=3"}} : () -> ()
+func.func @main(%a: tensor<7xi32> {{dist.layout = #dist.layout<"[_]">}})
+    -> (tensor<7xi32> {{dist.layout = #dist.layout<"[_]">}}, tensor<7xi32> {{dist.layout = #dist.layout<"{old}">}}) {{
+  %0 = arith.addi %a, %a : tensor<7xi32>
+  return %0, %a : tensor<7xi32>, tensor<7xi32>
+}}"""
+    value = np.arange(7, dtype=np.int32)
+    with mw.compile(text, donate=(0,)) as program:
+        for given in (value, laid(value, "x=3", "[_]")):
+            new, same = program(given)
+            np.testing.assert_array_equal(new, 2 * value)
+            np.testing.assert_array_equal(same, value)
+
+
 def test_arrays_stay_where_the_processes_read_them() -> None:
     """A state and what comes again are not copied; two states in turns, and memory that others see, stay apart."""
 

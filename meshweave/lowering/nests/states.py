@@ -32,8 +32,9 @@ def _put_off(new: ir.Value, old: ir.Value, block: ir.Block) -> None:
         return
     if sum(map(use_count, op.results)) > 1 or old not in list(op.operands):
         return
+    end = terminator(block)
     for reader in (_in_block(reader, block) for reader in _readers(old)):
-        if op.is_before_in_block(reader):
+        if reader != end and op.is_before_in_block(reader):
             op.move_after(reader)
 
 

@@ -5,7 +5,8 @@ after:   the result has dist.takes = 0, and the layout of the argument; `dist.do
 
 A donated argument goes to the result that says so (dist.takes), else to the one that is made of it, by updates of parts
 or element by element, and of the fewest others, else to the first of its type that is made of none that is donated. No
-argument and no result is in two pairs. What cannot be is refused: a remark, or an error where the donation is required.
+argument and no result is in two pairs, and both ends of one have one layout: where propagation may still choose that of
+an end, it is that of the other one. What cannot be is refused: a remark, or an error where the donation is required.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshweave.dialects.dist import BITS, DONATE, DONATIONS, TAKES, UNSIGNED
+from meshweave.dialects.dist import BITS, DONATE, DONATIONS, TAKES, UNSIGNED, LayoutAttr
 from meshweave.errors import CompileError
 from meshweave.hints.ledger import HONOURED, INFEASIBLE
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import i64
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, producer, terminator
+from meshweave.layout.layout import Layout
 from meshweave.transforms.base import Pass, fail, functions, port_attrs, remark, set_port_attrs
 
 STRENGTHS = ("preferred", "required")
-LAYOUT = ("dist.layout", "dist.open", "dist.replicated", "dist.priorities")
+OPEN, REPLICATED = "dist.open", "dist.replicated"
+LAYOUT = ("dist.layout", OPEN, REPLICATED, "dist.priorities")
 Entry = dict[str, ir.Attribute]
 
 
@@ -153,10 +156,10 @@ class _Donations:
             return f"only one of it and result {result} has integers without a sign"
         if (held := [end[BITS].value if BITS in end else "integers" for end in ends])[0] != held[1]:
             return f"its bytes are {held[0]}, those of result {result} {held[1]}"
-        if any("dist.layout" not in end or "dist.open" in end for end in ends):
+        if any("dist.layout" not in end for end in ends) or _one_of(*ends) is not None:
             return ""
         here, there = (end["dist.layout"].value for end in ends)
-        return "" if here == there else f"it lies in {here}, result {result} in {there}"
+        return f"it lies in {here}, result {result} in {there}"
 
     def outcome(self, number: int) -> Found:
         """Return what became of the donation of an argument."""
@@ -179,10 +182,58 @@ def _check_strength(main: ir.Operation, number: int, attr: ir.Attribute) -> None
 
 
 def _one_layout(argument: Entry, result: Entry) -> None:
-    """Give both ends of a pair the layout that one of them has."""
+    """Give both ends of a pair the layout that one of them has, or that both may have."""
     for source, target in ((argument, result), (result, argument)):
         if "dist.layout" in source and "dist.layout" not in target:
             target.update({key: source[key] for key in LAYOUT if key in source})
+    if "dist.layout" not in argument:
+        return
+    common = _one_of(argument, result)
+    assert common is not None  # else they are no pair
+    for end in (argument, result):
+        for key in LAYOUT:
+            end.pop(key, None)
+        end.update(common)
+
+
+def _one_of(one: Entry, other: Entry) -> Entry | None:
+    """Return what is said of a layout that both ends of a pair may have; None where there is none.
+
+    Of two that propagation may still change only the same ones meet: it then has to leave to both what each forbids.
+    """
+    is_open = [OPEN in end for end in (one, other)]
+    layouts = [LayoutAttr(end["dist.layout"]).layout for end in (one, other)]
+    if all(is_open):
+        if layouts[0] != layouts[1]:
+            return None
+        dims = sorted({*one[OPEN]} & {*other[OPEN]})
+        axes = sorted({a.value for end in (one, other) for a in end.get(REPLICATED, ())})
+        found = {"dist.layout": one["dist.layout"]}
+        if dims:
+            found[OPEN] = ir.DenseI64ArrayAttr.get(dims)
+            found[REPLICATED] = ir.ArrayAttr.get([ir.StringAttr.get(a) for a in axes])
+        return found
+    if any(is_open):
+        base, wanted = layouts if is_open[0] else layouts[::-1]
+        may = _may_become(one if is_open[0] else other, base, wanted)
+    else:
+        may = layouts[0] == layouts[1]
+    closed = other if is_open[0] else one
+    return {key: closed[key] for key in LAYOUT if key in closed} if may else None
+
+
+def _may_become(said: Entry, base: Layout, wanted: Layout) -> bool:
+    """Tell whether a layout whose open dims take more axes may become another one, of blocks."""
+    if base == wanted:
+        return True
+    if not base.is_block or not wanted.is_block or base.partial != wanted.partial:
+        return False
+    more = set[str]()
+    for dim, (own, axes) in enumerate(zip(base.block_axes(), wanted.block_axes())):
+        if axes[: len(own)] != own or (axes != own and dim not in [*said[OPEN]]):
+            return False
+        more.update(axes[len(own) :])
+    return more.isdisjoint([a.value for a in said.get(REPLICATED, ())])
 
 
 def origins(value: ir.Value, by_name: Mapping[str, ir.Operation]) -> dict[ir.Value, bool]:
