@@ -274,11 +274,14 @@ def _elementwise(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
 
 @handles("arith.constant")
 def _constant(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    attr, (shape, element) = op.attributes["value"], walk.shape(op.results[0])
-    value = walk.said.once(attr, partial(_splat, attr))
-    if isinstance(value, ir.DenseElementsAttr):
-        return [_table(walk, value, shape, element)]
-    return [scalar(walk, value, element)]
+    attr, known = op.attributes["value"], walk.terms.constants
+    found = known.get(attr)
+    if found is None:
+        (shape, element), value = walk.shape(op.results[0]), _splat(attr)
+        is_table = isinstance(value, ir.DenseElementsAttr)
+        found = _table(walk, value, shape, element) if is_table else scalar(walk, value, element)
+        known[attr] = found
+    return [found]
 
 
 def _splat(value: ir.Attribute) -> ir.Attribute:
@@ -325,7 +328,8 @@ def _as_places(value: ir.DenseElementsAttr) -> tuple[int, tuple[int, ...]] | tup
     corner = numbers[tuple([slice(2)] * numbers.ndim)]
     first = int(corner.flat[0])
     steps = [int(corner.take(n > 1, d).flat[0]) - first for d, n in enumerate(numbers.shape)]
-    made = first + sum(s * g for s, g in zip(steps, np.indices(numbers.shape, sparse=True)))
+    grids: tuple[np.ndarray, ...] = np.indices(numbers.shape, sparse=True)
+    made = first + sum([step * grid for step, grid in zip(steps, grids)])
     return (first, tuple(steps)) if np.array_equal(numbers, made) else ()
 
 

@@ -61,6 +61,27 @@ def _linalg(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [apply(walk.terms, only.name, only.detail, only.type, reads)]
 
 
+@handles("linalg.fill")
+def _fill(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
+    value, result = op.operands[0], op.results[0]
+    if walk.shape(value)[1] != walk.shape(result)[1]:
+        return _linalg(walk, op)
+    return [walk.views[value]]
+
+
+@handles("linalg.map")
+def _map(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
+    """Read an op whose maps and shapes are all the same: mostly a scalar op at each place."""
+    if walk.depth:
+        return _linalg(walk, op)
+    only = read(walk.said, op.regions[0].blocks[0])[0].only
+    if only is None:
+        return _linalg(walk, op)
+    operands, views = op.operands, walk.views
+    reads = [views[operands[k]] for k in only.operands]
+    return [apply(walk.terms, only.name, only.detail, only.type, reads)] if only.name else reads
+
+
 DecodedOp = tuple[list[ir.Value], "ReadBody", Sequence[ir.Value], "LoopForm"]
 """What a linalg op is written of: its operands, its body, the values from around it that this reads, its loops."""
 

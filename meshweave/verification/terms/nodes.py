@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -30,29 +29,29 @@ def plain(
     terms: Terms, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
 ) -> Term:
     """Return the node of an op as it stands, over the places that differ in what it reads."""
-    numbers = tuple(map(NODE, reads))
-    shared = _shared(tuple(map(EXPRS, reads)), tuple(map(terms.sizes.__getitem__, numbers)))
-    inner = tuple(map(term, zip(numbers, shared.dims, shared.ends, repeat(()))))
+    numbers, exprs, fills, guards = zip(*reads) if reads else ((), (), (), ())
+    shared = _shared(exprs, tuple([terms.sizes[number] for number in numbers]))
+    inner = tuple([term((n, *where, ())) for n, where in zip(numbers, shared.reads)])
     node = terms.put(Node(name, detail, inner, type_), shared.sizes)
-    filled = tuple(map(FILLS, reads)) != shared.ends
-    if not filled and shared.made is not None and not any(map(GUARDS, reads)):
+    filled = fills != shared.ends
+    if not filled and shared.made is not None and not any(guards):
         return term((node, *shared.made, ()))
-    fills = [_fill(terms, name, detail, type_, reads, e) for e in shared.exprs] if filled else ()
-    return terms.view(node, shared.exprs, fills, [g for view in reads for g in view.guards])
+    ends = [_fill(terms, name, detail, type_, reads, e) for e in shared.exprs] if filled else ()
+    return terms.view(node, shared.exprs, ends, [g for view in reads for g in view.guards])
 
 
-NODE, EXPRS, FILLS, GUARDS = map(itemgetter, range(4))
-"""Take a field of a term; of several terms with `map`, which is faster than a loop."""
+NODE = itemgetter(0)
+"""Take the node of a term; of several terms with `map`, which is faster than a loop."""
 
 
 class _SharedPlaces(NamedTuple):
     """Hold the dims of a node: one for each place that is different.
 
-    dims, ends: for each operand where it is read over them, and that nothing is known beyond their ends. exprs, sizes:
+    reads: for each operand where it is read over them, and its `ends`: that nothing is known beyond. exprs, sizes:
     the places, and how far each is defined. made: places and fills of the view of the node; None where it has guards.
     """
 
-    dims: tuple[tuple[Expr, ...], ...]
+    reads: tuple[tuple[tuple[Expr, ...], tuple[None, ...]], ...]
     ends: tuple[tuple[None, ...], ...]
     exprs: tuple[Expr, ...]
     sizes: tuple[int | None, ...]
@@ -84,7 +83,8 @@ def _shared(
     places, guards = at_only_place(tuple(numbers), found, (), ())
     made = None if guards else (tuple(places), (None,) * len(found))
     ends = tuple([(None,) * len(dims) for dims in reads])
-    return _SharedPlaces(tuple(reads), ends, tuple(numbers), tuple(found), made)
+    where = tuple(zip(reads, ends))
+    return _SharedPlaces(where, ends, tuple(numbers), tuple(found), made)
 
 
 def _fill(

@@ -86,6 +86,7 @@ class Terms:
 
     rules: how scalar ops are applied. Reductions ask them too, though many of these rules are about reductions.
     numbers: the nodes that are known numbers, or places.
+    constants: what is made of attributes that are constants.
     algebra: whether rules of arithmetic make terms equal. Without them a sum or a product is as the program writes it,
     which is enough where both programs write it alike, and takes half the time.
     """
@@ -105,11 +106,13 @@ class Terms:
     on_places: dict[int, bool] = field(default_factory=dict)
     parts: dict[tuple[str, str, int], tuple[int, ...]] = field(default_factory=dict)
     known: dict[Hashable, Term] = field(default_factory=dict)
+    constants: dict[Hashable, Term] = field(default_factory=dict)
     _numbers: dict[Node, int] = field(default_factory=dict)
     symbols: dict[Hashable, int] = field(default_factory=dict)
     _symbols: dict[int, frozenset[tuple[int, int]]] = field(default_factory=dict)
     _fresh: int = 0
     _given: int = 0
+    _undefined: dict[str, Term] = field(default_factory=dict)
 
     def apply(
         self, name: str, detail: tuple[Hashable, ...], type_: str, reads: Sequence[Term]
@@ -248,7 +251,11 @@ class Terms:
 
     def undefined(self, type_: str) -> Term:
         """Return what a tensor holds before it is written."""
-        return Term(self.put(Node("undefined", (), (), type_), ()))
+        found = self._undefined.get(type_)
+        if found is None:
+            node = self.put(Node("undefined", (), (), type_), ())
+            found = self._undefined[type_] = Term(node)
+        return found
 
     def type_of(self, view: Term) -> str:
         """Return the element type."""
