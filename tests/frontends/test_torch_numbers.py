@@ -65,3 +65,100 @@ def test_constants_beside_whole_numbers(dtype: Any) -> None:
         return [torch.logical_xor(x < 0, one) for row in found for one in row]
 
     check(function, torch.tensor([0.5, -1.0]))
+
+
+def of_bytes(a: Any, b: Any) -> Any:
+    """Compute with uint8 of which many have their first bit, which is no sign."""
+    by, rows = b.clamp(min=1), torch.tensor([5, 1, 7])
+    table = torch.arange(256, dtype=torch.float32).unsqueeze(1)
+    sums = a + b, a - b, a * b, a // by, a % by, -a, ~a, a & b, a << 2, a >> 3, a.abs(), a**2, 5 - a
+    mixed = a + 200, a + 0.5, a / by, a.to(torch.int8) + b, torch.remainder(a, 7), a * a.float()
+    orders = (
+        a < b,
+        a >= 128,
+        torch.maximum(a, b),
+        a.clamp(50, 200),
+        torch.where(a > b, a, b),
+        a.sort(1)[0],
+    )
+    reduced = (
+        a.sum(),
+        a.sum(0),
+        a.cumsum(1),
+        *a.max(1),
+        a.argmin(1),
+        a.any(1),
+        (a > 128).sum(),
+        a.topk(3)[0],
+    )
+    casts = (
+        a.float() / 255,
+        a.long(),
+        a.bool(),
+        (a.int() * 7 - 300).to(torch.uint8),
+        a.float().mean(1),
+    )
+    moves = a.flip(1), a[rows], torch.cat([a, b], 1), torch.nn.functional.pad(a, (1, 2), value=200)
+    put = (
+        a.index_put((rows,), b[:3]),
+        a.masked_fill(a > 128, 7),
+        torch.full((3,), 200, dtype=torch.uint8) + a[:3, 0],
+    )
+    packed = (
+        torch.stack([a & 15, a >> 4], -1).flatten(1) * 0.5,
+        torch.nn.functional.embedding(a.long(), table),
+    )
+    return *sums, *mixed, *orders, *reduced, *casts, *moves, *put, *packed
+
+
+@pytest.mark.parametrize("mesh", ["", "x=3"])
+def test_integers_without_sign(mesh: str) -> None:
+    torch.manual_seed(0)
+    a, b = (torch.randint(0, 256, (8, 12), dtype=torch.uint8) for _ in range(2))
+    rows = {"args_0": "[x, _]"} if mesh else None
+    with mw.from_torch(Calls(of_bytes), (a, b), rows, mesh or None) as program:
+        found = program(a, b)
+    for number, (got, wanted) in enumerate(zip(found, of_bytes(a, b), strict=True)):
+        assert got.dtype == wanted.dtype, number
+        torch.testing.assert_close(
+            got, wanted, rtol=1e-6, atol=1e-6, msg=lambda m, n=number: f"{n}: {m}"
+        )
+
+
+def test_bits_are_taken_for_another_dtype() -> None:
+    def function(f: Any, u: Any) -> Any:
+        bits = f.view(torch.int32)
+        wide = f.double().view(torch.int64), f.bfloat16().view(torch.int16), u.view(torch.int8)
+        eight = u.view(torch.float8_e4m3fn).float(), f.to(torch.float8_e5m2).view(torch.uint8)
+        return bits, (bits + 1).view(torch.float32), (bits >> 23 & 255) - 127, *wide, *eight
+
+    torch.manual_seed(0)
+    check(function, torch.randn(6, 8), torch.randint(0, 127, (6, 8), dtype=torch.uint8))
+
+
+def test_numbers_of_8_bits_with_scales() -> None:
+    def function(x: Any, w: Any, scales: Any, zeros: Any) -> Any:
+        kept = torch.fake_quantize_per_channel_affine(x, scales, zeros, 0, -8, 7)
+        packed = torch._weight_int8pack_mm(x, w, scales[:4])
+        return kept, packed, *torch.frexp(x)
+
+    torch.manual_seed(0)
+    x = torch.randn(6, 8) * 10.0 ** torch.randint(-42, 3, (6, 8))
+    zeros = torch.randint(-5, 5, (6,), dtype=torch.int32)
+    given = x, torch.randint(-128, 128, (4, 8), dtype=torch.int8), torch.rand(6) + 0.1, zeros
+    with mw.from_torch(Calls(function), given) as program:
+        kept, packed, mantissa, exponent = program(*given)
+    right = function(*given)
+    assert torch.equal(kept, right[0]) and torch.equal(mantissa, right[2])
+    assert torch.equal(exponent, right[3])
+    torch.testing.assert_close(packed, right[1])
+
+    def scaled(a: Any, b: Any) -> Any:
+        small = [v.to(torch.float8_e4m3fn) for v in (a, b.t())]
+        return torch._scaled_mm(
+            small[0], small[1].t(), torch.tensor(0.5), torch.tensor(2.0), out_dtype=torch.float32
+        )
+
+    a, b = torch.randn(16, 32), torch.randn(32, 16)
+    with mw.from_torch(Calls(scaled), (a, b)) as program:
+        torch.testing.assert_close(program(a, b), scaled(a, b))

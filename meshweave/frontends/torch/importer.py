@@ -29,16 +29,20 @@ from meshweave.frontends.torch.leftovers import simplify, unfold_products
 from meshweave.frontends.torch.loops import lower_tm_tensor
 from meshweave.frontends.torch.probe import failing_ops, refusal
 from meshweave.frontends.torch.routines import (
+    BITS_OP,
     CONSTRAIN_OP,
     LIBRARY_OP,
     SUMMED_OP,
     call_routines,
+    declare_bits,
     declare_constraint,
     declare_routine,
     declare_sum,
     place_constraints,
     sum_products,
+    take_bits,
 )
+from meshweave.frontends.torch.unsigned import compute_wide, mark_unsigned
 from meshweave.ir.bindings import PassManager, ir, torch_importer
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import compile_error, location_text
@@ -111,6 +115,7 @@ def _text(
     bindings = torch_importer()
     if bindings is None:
         raise CompileError("PyTorch programs need the torch-mlir package, which is not installed")
+    compute_wide(graph)
     ctx = context(unregistered=True)
     bindings.register(ctx)
     with ctx, ir.Location.unknown(ctx):
@@ -121,6 +126,7 @@ def _text(
         _run(module, _CLEAN_UP)
         call_routines(module)
         sum_products(module)
+        take_bits(module)
         lower_tm_tensor(module)
         simplify(module)
         unfold_products(module)
@@ -130,6 +136,7 @@ def _text(
         _run(module, _CLEAN_UP)
         refuse_unknown(module, _OURS)
         _set_layouts(module, arguments, results)
+        mark_unsigned(functions_of(module)["main"], graph)
         _set_donations(module, written)
         if hints:
             _set_hints(module, hints)
@@ -206,9 +213,7 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
             function = import_body(self, node, body, name)
             values = [self._import_argument(loc, operand) for operand in operands]
             types = list(function.attributes["function_type"].value.results)
-            b = OpBuilder(ir.InsertionPoint.current, loc)
-            call = b.op("func.call", types, values, callee=ir.FlatSymbolRefAttr.get(name))
-            self._bind(node, list(call.results))
+            self._bind(node, list(_call(loc, name, types, values).results))
 
         def _import_hop_cond(self, loc: ir.Location, node: Node, hop: object) -> None:
             self._bind(node, ControlFlow(self, loc, node).cond())
@@ -219,35 +224,31 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
         def _import_torch_op_overload(
             self, loc: ir.Location, node: Node, concrete_target: object = None
         ) -> None:
-            """Import calls of LAPACK, constraints, and sums of products, as calls of functions without a body."""
-            if str(node.target) == CONSTRAIN_OP:
-                of, layout, axes = node.args
-                value = self._import_argument(loc, of)
-                name = declare_constraint(self.fx_importer.module, layout, axes, value)
-                b = OpBuilder(ir.InsertionPoint.current, loc)
-                called = ir.FlatSymbolRefAttr.get(name)
-                call = b.op("func.call", [value.type], [value], callee=called)
-                self.bind_node_value(node, call.results[0])
+            """Import what upstream does not know as calls of functions without a body."""
+            target, module = str(node.target), self.fx_importer.module
+            if target == LIBRARY_OP:
+                operands, routine, flags = node.args
+                values = [self._import_argument(loc, operand) for operand in operands]
+                types = [self._cc.value_info_to_type(value) for value in node.meta["val"]]
+                name = declare_routine(module, routine, flags, values, types)
+                self._bind(node, list(_call(loc, name, types, values).results))
                 return
-            if str(node.target) == SUMMED_OP:
+            if target == CONSTRAIN_OP:
+                of, layout, axes = node.args
+                values = [self._import_argument(loc, of)]
+                type_, name = values[0].type, declare_constraint(module, layout, axes, values[0])
+            elif target == SUMMED_OP:
                 values = [self._import_argument(loc, operand) for operand in node.args]
                 type_ = self._cc.value_info_to_type(node.meta["val"])
-                name = declare_sum(self.fx_importer.module, values, type_)
-                b = OpBuilder(ir.InsertionPoint.current, loc)
-                called = ir.FlatSymbolRefAttr.get(name)
-                call = b.op("func.call", [type_], values, callee=called)
-                self.bind_node_value(node, call.results[0])
-                return
-            if str(node.target) != LIBRARY_OP:
+                name = declare_sum(module, values, type_)
+            elif target == BITS_OP and _is_as_wide(node):
+                values = [self._import_argument(loc, node.args[0])]
+                type_ = self._cc.value_info_to_type(node.meta["val"])
+                name = declare_bits(module, values[0], type_)
+            else:
                 super()._import_torch_op_overload(loc, node, concrete_target)
                 return
-            operands, routine, flags = node.args
-            values = [self._import_argument(loc, operand) for operand in operands]
-            types = [self._cc.value_info_to_type(value) for value in node.meta["val"]]
-            b = OpBuilder(ir.InsertionPoint.current, loc)
-            name = declare_routine(self.fx_importer.module, routine, flags, values, types)
-            call = b.op("func.call", types, values, callee=ir.FlatSymbolRefAttr.get(name))
-            self._bind(node, list(call.results))
+            self.bind_node_value(node, _call(loc, name, [type_], values).result)
 
         def _bind(self, node: Node, values: Sequence[ir.Value]) -> None:
             self._multi_result_nodes.add(node)
@@ -278,6 +279,19 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
             return self._convert_type(made, type(py_value), kind, py_value.size())
 
     return NodeImporter
+
+
+def _call(
+    loc: ir.Location, name: str, types: Sequence[ir.Type], values: Sequence[ir.Value]
+) -> ir.Operation:
+    b = OpBuilder(ir.InsertionPoint.current, loc)
+    return b.op("func.call", types, values, callee=ir.FlatSymbolRefAttr.get(name))
+
+
+def _is_as_wide(node: Node) -> bool:
+    """Tell whether what a node gives has as many bytes an element as what it takes."""
+    widths = {one.meta["val"].dtype.itemsize for one in (node, *node.all_input_nodes)}
+    return len(widths) == 1
 
 
 def _run(module: ir.Module, pipeline: str) -> None:

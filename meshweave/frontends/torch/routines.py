@@ -1,7 +1,7 @@
 """Bring what torch-mlir does not know through its pipelines, as calls of functions without a body.
 
 Calls of LAPACK become `mw.lapack`, constraints of layouts `dist.constrain`, sums of products one product with two loops
-that reduce: an attribute of the function says which.
+that reduce, bits taken for another dtype `arith.bitcast`: an attribute of the function says which.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ CONSTRAIN_OP = "meshweave.constrain.default"
 """The op of torch that gives a value a layout over some axes: see `constrain.py`."""
 SUMMED_OP = "meshweave.summed_products.default"
 """The op of torch that adds up products of rows and columns, of all matrices of a batch, in f32: see `matrices.py`."""
+BITS_OP = "aten.view.dtype"
+"""The op of torch that takes the bits of elements for those of another dtype."""
 _SUMMED = "meshweave.summed_products"
+_BITS = "meshweave.bits"
 _SAYS = "meshweave.lapack"  # attribute of a function: the routine and its flags
 _LAYOUT, _AXES = "meshweave.layout", "meshweave.axes"
 
@@ -48,6 +51,11 @@ def declare_constraint(module: ir.Module, layout: str, axes: Sequence[str], valu
 def declare_sum(module: ir.Module, operands: Sequence[ir.Value], result: ir.Type) -> str:
     """Declare a function that stands for the sum of the products of a batch; return its name."""
     return _declare(module, "sum", operands, [result], {_SUMMED: ir.UnitAttr.get()})
+
+
+def declare_bits(module: ir.Module, operand: ir.Value, result: ir.Type) -> str:
+    """Declare a function that stands for the same bits as another dtype; return its name."""
+    return _declare(module, "bits", [operand], [result], {_BITS: ir.UnitAttr.get()})
 
 
 def _declare(
@@ -103,6 +111,23 @@ def _summed(b: OpBuilder, left: ir.Value, right: ir.Value, result: ir.RankedTens
     return b.generic(
         [left, right], [zeros], [dims_map(len(kinds), dims) for dims in reads], kinds, body
     ).result
+
+
+def take_bits(module: ir.Module) -> None:
+    """Replace calls of these functions by casts of each element."""
+    said = {n: f for n, f in functions_of(module).items() if _BITS in f.attributes}
+    for call in ops_named(module.operation, "func.call"):
+        if callee_of(call) in said:
+            b, value, type_ = OpBuilder.before(call), call.operands[0], call.results[0].type
+            made = value if value.type == type_ else b.elementwise([value], b.empty(type_), _cast)
+            replace_op(call, [made])
+    for function in said.values():
+        function.erase()
+
+
+def _cast(b: OpBuilder, values: list[ir.Value]) -> ir.Value:
+    number, into = values
+    return b.one("arith.bitcast", into.type, number)
 
 
 def place_constraints(module: ir.Module) -> None:
