@@ -23,6 +23,7 @@ class Calls(torch.nn.Module):  # type: ignore[misc]
 def check(function: Callable[..., Any], *args: Any) -> None:
     with mw.from_torch(Calls(function), args) as program:
         for got, wanted in zip(program(*args), function(*args), strict=True):
+            assert got.dtype == wanted.dtype
             assert torch.equal(got.nan_to_num(7, 8, 9), wanted.nan_to_num(7, 8, 9))
 
 
@@ -130,7 +131,18 @@ def test_bits_are_taken_for_another_dtype() -> None:
         bits = f.view(torch.int32)
         wide = f.double().view(torch.int64), f.bfloat16().view(torch.int16), u.view(torch.int8)
         eight = u.view(torch.float8_e4m3fn).float(), f.to(torch.float8_e5m2).view(torch.uint8)
-        return bits, (bits + 1).view(torch.float32), (bits >> 23 & 255) - 127, *wide, *eight
+        few = bits & 7
+        beside = bits | 4, 4 ^ bits, 1 << few, 1000 >> few, torch.bitwise_left_shift(few, 2)
+        exponent = (bits >> 23 & 255) - 127
+        return (
+            bits,
+            (bits + 1).view(torch.float32),
+            exponent,
+            *wide,
+            *eight,
+            *beside,
+            (f > 0) | True,
+        )
 
     torch.manual_seed(0)
     check(function, torch.randn(6, 8), torch.randint(0, 127, (6, 8), dtype=torch.uint8))

@@ -13,7 +13,6 @@ def decompositions() -> dict[object, Callable[..., object]]:
         aten._weight_int8pack_mm.default: _weight_int8pack_mm,
         aten._scaled_mm.default: _scaled_mm,
         aten.fake_quantize_per_channel_affine_cachemask.default: _fake_quantize,
-        aten.frexp.Tensor: _frexp,
     }
 
 
@@ -47,25 +46,3 @@ def _fake_quantize(
     size, zero = scale.view(shape), zero_point.view(shape).to(x.dtype)
     number = zero + torch.round(x * (1 / size))
     return (number.clamp(least, most) - zero) * size, (number >= least) & (number <= most)
-
-
-_FLOATS = {  # integers as wide, bits of the mantissa, what is added to an exponent
-    torch.float32: (torch.int32, 23, 127),
-    torch.float64: (torch.int64, 52, 1023),
-}
-
-
-def _frexp(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mantissa of 0.5 up to 1 and an exponent, out of the bits; small numbers are made larger first."""
-    if x.dtype not in _FLOATS:
-        mantissa, exponent = _frexp(x.float())
-        return mantissa.to(x.dtype), exponent
-    whole, mantissa_bits, bias = _FLOATS[x.dtype]
-    up = mantissa_bits + 1
-    tiny = x.abs() < 2.0 ** (1 - bias)
-    bits = torch.where(tiny, x * 2.0**up, x).view(whole)
-    exponent = ((bits >> mantissa_bits) & (2 * bias + 1)) - (bias - 1) - tiny.to(whole) * up
-    half = (bits & ~((2 * bias + 1) << mantissa_bits)) | ((bias - 1) << mantissa_bits)
-    is_plain = (x != 0) & (x.abs() < torch.inf)
-    found = torch.where(is_plain, half.view(x.dtype), x)
-    return found, torch.where(is_plain, exponent, 0).to(torch.int32)

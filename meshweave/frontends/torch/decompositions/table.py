@@ -11,6 +11,7 @@ from torch import Tensor
 
 from meshweave.frontends.torch.decompositions import (
     bags,
+    bits,
     convolution,
     foreach,
     lapack,
@@ -29,7 +30,7 @@ def decompositions(
     aten = torch.ops.aten
     table = {**upstream, **plain.decompositions(), **lapack.decompositions()}
     table |= matrices.decompositions() | special.decompositions() | foreach.decompositions()
-    table |= bags.decompositions() | quantized.decompositions()
+    table |= bags.decompositions() | bits.decompositions() | quantized.decompositions()
     table[aten.scaled_dot_product_attention.default] = _attention
     table[aten._transformer_encoder_layer_fwd.default] = _encoder_layer
     table[aten._native_multi_head_attention.default] = _heads_at_once
