@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -15,6 +16,7 @@ from meshweave.see.words import OpName
 from meshweave.transforms.base import functions, mesh_of_module, ops_of
 from meshweave.transforms.redistribution.plans import MOVE
 
+_AROUND = ("hint.region", "scf.")
 _LEFT_OUT = ("tensor.empty", "linalg.fill", "arith.constant", "dist.mesh", "func.return")
 
 
@@ -25,16 +27,28 @@ def outline(module: ir.Module) -> tuple[OpRow, ...]:
     found = []
     for f in functions(module):
         name = f.operation.attributes["sym_name"].value
-        for view in f.operation.regions[0].blocks[0].operations:
-            row = _row(view.operation, name, calls.get(name, 1), mesh)
+        for op in _inside(f.operation):
+            row = _row(op, name, calls.get(name, 1), mesh)
             if row is not None:
-                found.append((row, view.operation))
+                found.append((row, op))
     found.sort(key=lambda pair: pair[0].function != "main")
     numbers = {result: n for n, (_, op) in enumerate(found) for result in op.results}
     return tuple(
         replace(row, reads=tuple(dict.fromkeys(numbers[v] for v in op.operands if v in numbers)))
         for row, op in found
     )
+
+
+def _inside(around: ir.Operation) -> Iterator[ir.Operation]:
+    """Yield the ops within one, those of regions of hints and of control flow in the place of these."""
+    for region in around.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                op = view.operation
+                if op.name.startswith(_AROUND):
+                    yield from _inside(op)
+                else:
+                    yield op
 
 
 def _calls(module: ir.Module) -> Counter[str]:
@@ -81,8 +95,8 @@ def _layout(op: ir.Operation, ndim: int) -> Layout:
 
 
 def _work(op: ir.Operation, layout: Layout, mesh: Mesh) -> int:
-    """Count the iterations of the loops of a linalg op on a rank."""
-    if not op.name.startswith("linalg."):
+    """Count the iterations of the loops of an op on a rank, once for what stands in a loop."""
+    if not op.name.startswith(("linalg.", "math.", "arith.")):
         return 0
     result = ir.RankedTensorType(op.results[0].type)
     whole = _iterations(op) if "indexing_maps" in op.attributes else prod(result.shape)

@@ -1,6 +1,7 @@
 """The page about a program: what it says, and that it needs nothing else. test_browser.py opens it."""
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -203,6 +204,39 @@ def test_the_command_writes_the_page_of_a_program_or_a_bundle(tmp_path: Path) ->
         wrong.write_text(content)
         refused = meshweave("view", program, "-o", page, "--trace", wrong)
         assert refused.status == 2 and "no trace that meshweave has written" in refused.err, refused
+
+
+HINTED = """func.func @main(%a: tensor<64x32xf32> {dist.layout = #dist.layout<"[x, _]">}, %w: tensor<32x64xf32>)
+    -> (tensor<64x64xf32> {dist.layout = #dist.layout<"[x, _]">}) {
+  %r = "hint.region"() ({
+    %e = tensor.empty() : tensor<64x64xf32>
+    %0 = linalg.matmul ins(%a, %w : tensor<64x32xf32>, tensor<32x64xf32>) outs(%e : tensor<64x64xf32>)
+      -> tensor<64x64xf32>
+    %1 = math.exp %0 : tensor<64x64xf32>
+    %2 = math.tanh %1 : tensor<64x64xf32>
+    "hint.yield"(%2) : (tensor<64x64xf32>) -> ()
+  }) {hints = {slice = "t=8", order = "dfs"}} : () -> tensor<64x64xf32>
+  return %r : tensor<64x64xf32>
+}
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+"""
+
+
+def test_ops_under_hints_are_shown_with_what_became_of_these(tmp_path: Path) -> None:
+    program, other, page = (tmp_path / name for name in ("p.mlir", "q.mlir", "p.html"))
+    program.write_text(HINTED)
+    other.write_text(HINTED.replace("t=8", "t=2"))
+    done = meshweave("view", program, "-o", page, "--diff", other)
+    assert done.status == 0, done
+    text = Read(page.read_text()).text
+    assert "the program (3 ops)" in text and "order=dfs honoured; slice=t=8 honoured" in text
+    assert f"{64 * 64 * 32 // 2:,}" in text  # iterations of the product on a rank
+    assert "a product 64x64xf32: " in text  # in the picture of time
+    assert "; the line: without hints" in text and 'class="other"' in page.read_text()
+    assert re.search(
+        r"otherwise op place here there hint slice=t=8 linalg.matmul .* honoured", text
+    )
+    assert "hint slice=t=2 linalg.matmul" in text
 
 
 def test_a_function_that_was_not_called_has_no_page() -> None:
