@@ -152,7 +152,7 @@ class _Causes:
         """Yield what made a value lie over these axes, the nearest first: the shortest way to what was said."""
         path, owner = self._path(value, moved, partial), ""
         for step in path[:-1]:
-            if step.own is None or step.own.name in (MOVE, "func.call"):
+            if step.own is None or step.own.name in (MOVE, "func.call", *_CONTROL):
                 continue
             name = OpName.of(step.own)
             if step is path[0] or not name.owner or name.owner != owner or _sums(step, moved):
@@ -457,7 +457,10 @@ def _owner(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(value.owner, ir.Block) else value.owner.operation
 
 
-_CONTROL = ("scf.for", "scf.while", "scf.if", "scf.yield", "scf.condition")
+_CONTROL = (
+    *("scf.for", "scf.while", "scf.if", "scf.yield", "scf.condition"),
+    *("hint.region", "hint.yield"),
+)
 _BOUNDS = 3  # operands of an scf.for before the values that its iterations hand on
 
 
@@ -465,12 +468,12 @@ def _handed_on(op: ir.Operation, number: int) -> list[ir.Value]:
     """Return what operand `number` of control flow is inside of it, in the next iteration or behind it."""
     if op.name == "scf.if":
         return []
-    if op.name in ("scf.for", "scf.while"):
+    if op.name in ("scf.for", "scf.while", "hint.region"):
         place = number - (_BOUNDS - 1) * (
             op.name == "scf.for"
         )  # the first argument of an scf.for is its counter
         arguments = list(op.regions[0].blocks[0].arguments)
-        return [arguments[place]] if place > 0 or op.name == "scf.while" else []
+        return arguments[place:][:1] if place > 0 or op.name != "scf.for" else []
     around, place = op.parent.operation, number - (op.name == "scf.condition")
     if place < 0:
         return []

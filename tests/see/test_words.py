@@ -109,6 +109,23 @@ def test_ways_go_on_through_loops_and_squares_take_no_addends() -> None:
     assert texts[-2].startswith("a product `mw.tanh(h * h) @ w` sums over a dim"), texts
 
 
+def test_ways_go_on_through_regions_of_hints() -> None:
+    def f(x: mw.Array, w: mw.Array) -> mw.Array:
+        with mw.hint(slice="t=2"):
+            h = mw.exp(x) @ w
+        return mw.tanh(h)
+
+    layouts = ("[x, y]", "[y, _]")
+    made = mw.jit(f, mesh="x=2, y=2", in_layouts=layouts, out_layouts="[_, _]")
+    added, gathered = reasons(made.lower(X, W).report())[-2:]
+    assert added.wanted[-1].text == "an elementwise op `mw.tanh(h)` reads it added up over y"
+    assert [link.text for link in gathered.given][1:] == [
+        "a product `mw.exp(x) @ w` works over x",
+        "an elementwise op `mw.exp(x)` works over x",
+        'argument x lies in "[x, y]", as it was said',
+    ]
+
+
 def test_a_convolution_is_said_to_read_its_neighbours() -> None:
     def f(x: mw.Array, w: mw.Array) -> mw.Array:
         return mw.nn.conv(x, w, padding="SAME")
