@@ -2,6 +2,7 @@
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
@@ -20,7 +21,7 @@ TORCH_NEEDS := filelock typing-extensions sympy mpmath networkx jinja2 MarkupSaf
 QUICK := tests/layout tests/plan --ignore=tests/plan/test_exhaustive.py tests/test_layers.py tests/test_registry.py tests/test_docs.py tests/test_examples.py
 PYTEST := $(BIN)/pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: demo quick test test-torch test-deep lint types lit bytecode unit bench test-gpu bench-gpu array-api docs site clean
+.PHONY: demo quick matrix test test-torch test-deep lint types lit bytecode unit bench test-gpu bench-gpu array-api docs site clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -28,6 +29,13 @@ demo: $(READY)
 quick: $(READY)
 	@echo "==> the core, and one program from end to end: pytest"
 	@$(PYTEST) -m "not torch" $(QUICK)
+
+# Each version has an environment of its own; those that are not installed are left out.
+matrix:
+	@for p in $(PYTHONS); do \
+		if $$p -c "import venv, ensurepip" 2>/dev/null; then \
+			$(MAKE) --no-print-directory quick PYTHON=$$p VENV=build/matrix/$${p##*/} || exit 1; \
+		else echo "==> $$p is not installed"; fi; done
 
 # The type checker takes one core: lit has the other, then what prepares for the workers of pytest.
 test: lint

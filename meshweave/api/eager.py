@@ -153,7 +153,7 @@ def _part(value: Any, data: bool, leaves: list[Any], within: bool = False) -> Ha
     kind: Any = type(value)
     if kind in _NUMBERS and data and not within:
         leaves.append(value)
-        return kind
+        return kind  # type: ignore[no-any-return]
     if kind in _BY_VALUE:
         return kind, value
     if kind is Array:

@@ -33,6 +33,8 @@ _ON_VALUES = {
 """Functions that look at the value or at what it is, and make no array of it: they get NumPy arrays."""
 _DECIDED = {"argwhere", "flatnonzero", "intersect1d", "setdiff1d", "setxor1d", "union1d", "unique"}
 """Functions whose results have sizes that the elements decide."""
+_MEANS = {"mean", "nanmean", "nanstd", "nanvar", "std", "var"}
+"""Functions whose option dtype says what they compute in; ours compute in the dtype that they are given."""
 _HOW = {"optimize"}
 """Options that say how to compute, not what."""
 _ON_SHAPES = {"ndim", "shape", "size"}
@@ -122,7 +124,10 @@ def numpy_function(
         )
     args = _arrays_of_lists(found, args)
     takes, takes_any = _parameters(found)
-    kwargs = {k: v for k, v in kwargs.items() if k not in _HOW}
+    out = kwargs.get("out")
+    kwargs = {k: v for k, v in kwargs.items() if k not in _HOW and k != "out"}
+    if name in _MEANS and (dtype := kwargs.pop("dtype", None)) is not None:
+        args = [*_converted(args[:1], dtype), *args[1:]]
     if not kwargs.keys() <= takes:
         kwargs = {k: v for k, v in kwargs.items() if k in takes or not _is_default(v)}
         more = ", ".join(k for k in kwargs if k not in takes)
@@ -130,7 +135,8 @@ def numpy_function(
             raise UsageError(
                 f"np.{name} with {more} does not work on Arrays: np.asarray(a) is the value"
             )
-    return found(*args, **kwargs)
+    made = found(*args, **kwargs)
+    return made if out is None else _into(out, made, True)
 
 
 def _decided(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

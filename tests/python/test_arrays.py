@@ -228,13 +228,20 @@ def test_functions_of_numpy_compute_on_the_ranks():
         (np.arctan2(a, 2.0), np.arctan2(X, np.float32(2))),
         (np.sum(a, axis=1), X.sum(1)),
         (np.add.reduce(a), X.sum(0)),
+        (np.mean(a, axis=0, dtype=np.float64), X.mean(0, dtype=np.float64)),
         (np.concatenate([a, a]), np.concatenate([X, X])),
+        *[
+            (np.pad(a, 1, constant_values=v), np.pad(X, 1, constant_values=v))
+            for v in ((1, 2), ((1, 2), (3, 4)))
+        ],
     ):
         assert isinstance(found, mw.Array) and found.mesh == a.mesh
         np.testing.assert_allclose(found.numpy(), right, rtol=1e-5)
     out = a.copy()
     assert np.add(a, 10, out=out, where=X > 2) is out and out.layout == a.layout
     np.testing.assert_array_equal(out, np.where(X > 2, X + 10, X))
+    sums = mw.zeros((5,))
+    assert np.sum(a, axis=0, out=sums) is sums and np.array_equal(sums, X.sum(0))
     whole, left = np.divmod(a, 2.0, out=(mw.zeros(X.shape), np.zeros(X.shape, np.float32)))
     assert isinstance(left, np.ndarray) and np.array_equal(whole, X // 2) and (left == X % 2).all()
     values, counts = np.unique(a - X % 2, return_counts=True)

@@ -369,6 +369,9 @@ def test_arrow_tensors_come_in_and_go_out():
     np.testing.assert_array_equal(a, X)
     np.testing.assert_array_equal(mw.asarray(pa.array([1, 2, 4])), [1, 2, 4])
     np.testing.assert_array_equal(pa.Tensor.from_numpy(np.asarray(a * 2)).to_numpy(), X * 2)
+    vector = mw.Array.from_numpy(np.arange(3.0), mesh="x=2", layout="[x]")
+    assert pa.array(vector).equals(pa.array([0.0, 1.0, 2.0]))
+    assert pa.array(vector, pa.int32()).type == pa.int32()
 
 
 class OnlyInterface:

@@ -530,6 +530,10 @@ class Array(Operators):
         value = self.numpy()
         return value if dtype is None else value.astype(dtype, copy=False)
 
+    def __arrow_array__(self, type: Any = None) -> Any:
+        """Give the value to Arrow: pyarrow.array takes a vector so, in this dtype (bf16 as f32) or in `type`."""
+        return import_module("pyarrow").array(self.numpy(), type)
+
     def __jax_array__(self) -> Any:
         """Give the value to JAX, in this dtype: jax.numpy takes the array so."""
         value = self.numpy().astype(self.dtype, copy=False)

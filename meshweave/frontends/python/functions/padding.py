@@ -6,6 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from meshweave.frontends.python.builder import fail, tensor_type
 from meshweave.frontends.python.dtypes import Scalar
 from meshweave.frontends.python.functions.manipulate import broadcast_to, concat, flip
@@ -22,24 +24,40 @@ def pad(
     pad_width: int | Sequence[Any],
     mode: str = "constant",
     *,
-    constant_values: Scalar = 0,
+    constant_values: Scalar | Sequence[Any] = 0,
 ) -> Tracer:
     """Put elements in front of and behind those of x along each dim.
 
     pad_width: how many: one number, a pair for all dims, or a pair for each dim. mode: "constant", which puts
-    `constant_values`; "edge" repeats the first and the last element, "reflect" and "symmetric" mirror, without and with
-    the element at the end, "wrap" goes on at the other end.
+    `constant_values`, given as `pad_width` is; "edge" repeats the first and the last element, "reflect" and "symmetric"
+    mirror, without and with the element at the end, "wrap" goes on at the other end.
     """
     value = tensor(x)
     ends = _ends(pad_width, value.ndim)
     if mode not in _MODES:
         fail(f"pad: mode={mode!r:.40}, one of {', '.join(_MODES)} is right")
     if mode == "constant":
-        return padded(value, ends, constant_values)
+        return _with_constants(value, ends, constant_values)
     for dim, (low, high) in enumerate(ends):
         if (low or high) and not value.shape[dim]:
             fail(f"pad: dim {dim} has no elements to go on with: mode='constant' is right")
         value = _around(value, dim, low, high, mode)
+    return value
+
+
+def _with_constants(value: Tracer, ends: Ends, constants: Any) -> Tracer:
+    """Put a number around a tensor, or dim by dim other ones in front and behind."""
+    try:
+        rows = np.broadcast_to(np.asarray(constants), (value.ndim, 2)).tolist()
+    except ValueError:
+        fail(f"pad: constant_values={constants!r:.60}, a number, or a pair for each dim, is right")
+    if len({repr(number) for row in rows for number in row}) <= 1:
+        return padded(value, ends, rows[0][0] if rows else 0)
+    for dim, (pair, row) in enumerate(zip(ends, rows)):
+        for side, number in enumerate(row):
+            own = [(0, 0)] * value.ndim
+            own[dim] = (0, pair[1]) if side else (pair[0], 0)
+            value = padded(value, own, number)
     return value
 
 
