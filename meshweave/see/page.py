@@ -203,7 +203,7 @@ class _Writer:
             ("why it lies so", self._chain(reason.given)),
             ("why it is wanted so", self._chain(reason.wanted)),
             ("the plan", escape(steps)),
-            ("bytes", f"{reason.nbytes:,}: {least}"),
+            ("bytes received", f"{reason.nbytes:,}: {least}"),
             ("next best plan", escape(reason.following) or "none is known"),
             ("to move less", escape(reason.remedy) or "nothing simple is known"),
         ]

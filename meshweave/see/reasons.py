@@ -125,7 +125,9 @@ class _Causes:
         )
         given = tuple(self.back(op.operands[0], moved, bool(partial)))
         dims = {} if partial else dims_over(source, moved)
-        only = len(list(op.operands[0].uses)) == 1  # others would move it then
+        here = op.operands[0]
+        said = _owner(here) is None or self._constraint(here, moved) is not None
+        only = said and len(list(here.uses)) == 1  # others would move it then
         wanted, wish, alone = self.ahead(op, target, moved, dims)
         type_ = ir.RankedTensorType(op.operands[0].type)
         prices = MovePrices(
@@ -270,7 +272,9 @@ class _Causes:
             if layout == target:
                 return (Cause("constraint", f'constraint "{layout}"', where),), "", True
         windows = has_windows(target)
-        ends = list(self._ends(move.results[0], moved, dims, windows))
+        pending = LayoutAttr(move.attributes["source"]).layout.partial
+        kind = pending[0].kind if pending else "sum"
+        ends = list(self._ends(move.results[0], moved, dims, windows, kind))
         if not ends:
             return (), "", True
         forcing = [end for end in ends if end.forces]
@@ -283,13 +287,14 @@ class _Causes:
         return (*links, *end.beside), end.wish, count < 2
 
     def _ends(
-        self, value: ir.Value, moved: tuple[str, ...], dims: Dims, windows: bool
+        self, value: ir.Value, moved: tuple[str, ...], dims: Dims, windows: bool, kind: str
     ) -> Iterator[_WayEnd]:
         """Yield where each way from a value to those that need it so ends, the nearest first.
 
-        windows: whether it is wanted in windows, which ops that read their neighbours' elements need.
+        windows: whether it is wanted in windows, which ops that read their neighbours' elements need. kind: of the
+        reduction that is pending.
         """
-        queue, seen = [_WayAhead(value, dims)], {value}
+        queue, seen = [_WayAhead(value, dims, kind=kind)], {value}
         for reading in queue:  # it grows meanwhile
             uses = [(use.owner.operation, use.operand_number) for use in reading.value.uses]
             ops = list[ir.Operation]()
@@ -343,7 +348,8 @@ class _Causes:
             return _WayEnd(at.reader, links, beside=tuple(self.back(beside, moved, False)))
         if not at.dims:
             passes, dims = self.readers.hands_on(op, number), at.dims
-            does = "hands it on" if passes else f"reads it added up over {' and '.join(moved)}"
+            done = "added up" if at.kind == "sum" else "reduced"
+            does = "hands it on" if passes else f"reads it {done} over {' and '.join(moved)}"
             text = f"{OpName.of(op)} {does}"
         else:
             stop = self.readers.obstacle(op, number, at.dims)
@@ -355,7 +361,7 @@ class _Causes:
             if not set(axes_of(layout)) & set(moved):
                 links = (*links, Cause("constraint", f'constraint "{layout}"', where))
                 return _WayEnd(at.reader, links, _with_dims(layout, dims) if begun else "")
-        return [_WayAhead(op.results[0], dims, at.reader, links)]
+        return [replace(at, value=op.results[0], dims=dims, links=links)]
 
     def _wish(self, op: ir.Operation, number: int, dims: Dims) -> str:
         """Return the layout of a result of the program that would let dims stay cut."""
@@ -403,13 +409,15 @@ class _Causes:
 class _WayAhead:
     """Hold a value on the way ahead.
 
-    dims: that are still cut; reader: places of the uses up to the first op; links: what ops on the way do.
+    dims: that are still cut; reader: places of the uses up to the first op; links: what ops on the way do; kind: of the
+    reduction that is pending.
     """
 
     value: ir.Value
     dims: Dims
     reader: tuple[int, ...] = ()
     links: tuple[Cause, ...] = ()
+    kind: str = "sum"
 
     def by(self, place: int) -> _WayAhead:
         """Return the way to a use of the value, by its place among its uses."""
@@ -507,6 +515,13 @@ def _link_back(step: _Visit, name: OpName, moved: tuple[str, ...], does: str, sh
         values = zip(step.own.operands, given) if len(given) == len(step.own.operands) else ()
         if any(set(of.partial_axes()) & set(moved) and not _is_new(v) for v, of in values):
             text = f"{name} hands the addends on: it may run before they are added up"
+        elif any(
+            part.kind != "sum"
+            for of in layouts_of(step.own, "results")
+            if of
+            for part in of.partial
+        ):
+            text = f"{name} reduces over a dim that lies over {over}: each rank has a part of it"
         else:
             text = f"{name} sums over a dim that lies over {over}: each rank has an addend"
     else:

@@ -109,6 +109,15 @@ def test_ways_go_on_through_loops_and_squares_take_no_addends() -> None:
     assert texts[-2].startswith("a product `mw.tanh(h * h) @ w` sums over a dim"), texts
 
 
+def test_a_maximum_is_reduced_and_not_added_up() -> None:
+    f = mw.jit(
+        lambda x: mw.exp(mw.max(x, axis=1)), mesh="x=2", in_layouts="[_, x]", out_layouts="[_]"
+    )
+    (reason,) = reasons(f.lower(X).report())
+    assert reason.given[0].text.startswith("a reduction `mw.max(x, axis=1)` reduces over a dim")
+    assert reason.wanted[-1].text.endswith("reads it reduced over x")
+
+
 def test_ways_go_on_through_regions_of_hints() -> None:
     def f(x: mw.Array, w: mw.Array) -> mw.Array:
         with mw.hint(slice="t=2"):
