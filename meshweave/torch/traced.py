@@ -13,12 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.fx import GraphModule, traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
@@ -28,6 +33,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 from meshweave.errors import CompileError, UsageError
+from meshweave.frontends.python.program import line_of
 from meshweave.frontends.torch.constrain import constrain
 from meshweave.frontends.torch.decompositions.gradients import decompositions
 from meshweave.frontends.torch.export import first_line
@@ -411,9 +417,25 @@ def _traced(
         except (UsageError, CompileError):
             raise
         except Exception as error:  # whatever torch raises: it is about the user's step
-            raise CompileError(f"torch cannot trace {name}: {first_line(error)}") from None
+            where = line_of(error, str(Path(torch.__file__).parent))
+            raise CompileError(_refusal(name, error), where) from None
     stream.draw_once(graph)
     return _finished(graph, subjects, returned, len(places), trained, leaves_gradients, name, calls)
+
+
+def _refusal(step: str, error: Exception) -> str:
+    """Say why torch cannot trace a step, and what would be right."""
+    if isinstance(error, DataDependentOutputException):
+        return (
+            f"from_torch: {step} reads a number of a tensor (item(), float(), an `if`), which a trace does not have:"
+            " return the tensor, or choose by torch.where"
+        )
+    if isinstance(error, DynamicOutputShapeException):
+        return (
+            f"from_torch: {step} makes a tensor whose shape depends on data ({error}): torch.where, or a sum that"
+            " leaves elements out, keeps the shape"
+        )
+    return f"torch cannot trace {step}: {first_line(error)}"
 
 
 def _after(

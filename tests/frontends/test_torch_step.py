@@ -366,7 +366,17 @@ def test_refusals() -> None:
     def reads(x: Tensor) -> float:
         return model(x).sum().item()
 
-    assert "cannot trace reads" in refused(reads, x)
+    line = reads.__code__.co_firstlineno + 1
+    said = refused(reads, x)
+    assert f"test_torch_step.py:{line}: from_torch: reads reads a number of a tensor" in said
+
+    def masks(x: Tensor) -> Tensor:
+        loss: Tensor = x[x > 0].sum() + model(x).sum()
+        return loss
+
+    line = masks.__code__.co_firstlineno + 1
+    said = refused(masks, x)
+    assert f"test_torch_step.py:{line}: from_torch: masks makes a tensor whose shape" in said
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
 
     def sets(x: Tensor, y: Tensor) -> Tensor:

@@ -147,15 +147,15 @@ def _run(
     except MeshweaveError as error:
         if error.location is not None:
             raise
-        raise type(error)(error.message, _line_of(error) or where) from None
+        raise type(error)(error.message, line_of(error) or where) from None
 
 
-def _line_of(error: BaseException) -> str | None:
-    """Return `file:line` of the innermost frame of an error outside of this package."""
+def line_of(error: BaseException, *packages: str) -> str | None:
+    """Return `file:line` of the innermost frame of an error outside of this package, and of the folders `packages`."""
     found, frame = None, error.__traceback__
     while frame is not None:
         name = frame.tb_frame.f_code.co_filename
-        found = found if name.startswith(PACKAGE) else f"{name}:{frame.tb_lineno}"
+        found = found if name.startswith((PACKAGE, *packages)) else f"{name}:{frame.tb_lineno}"
         frame = frame.tb_next
     return found
 
