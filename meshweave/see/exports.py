@@ -90,10 +90,13 @@ def model_graphs(report: Report) -> list[dict[str, Any]]:
         node = {
             "id": f"{number}",
             "label": row.op,
-            "namespace": row.layer,
+            "namespace": row.layer.replace(".", "/"),  # modules of PyTorch, so that they nest
             "subgraphIds": [row.calls] if row.calls else [],
             "attrs": [{"key": key, "value": value} for key, value in said.items() if value],
-            "incomingEdges": [{"sourceNodeId": f"{source}"} for source in row.reads],
+            "incomingEdges": [
+                {"sourceNodeId": f"{n}", "sourceNodeOutputId": "0", "targetNodeInputId": f"{k}"}
+                for k, n in enumerate(row.reads)
+            ],
         }
         graphs.setdefault(row.function, []).append(node)
     return [{"id": function, "nodes": nodes} for function, nodes in graphs.items()]

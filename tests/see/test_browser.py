@@ -114,6 +114,18 @@ PAINTED = """() => new Promise((told) => new PerformanceObserver((list) => {
 }).observe({type: "paint", buffered: true}))"""
 
 
+def test_a_notebook_shows_the_page_in_a_frame(chromium: Any) -> None:
+    f = mw.jit(lambda x: x + 1.0, mesh="x=2", in_layouts="[x, _]", out_layouts="[_, _]")
+    shown = Page('a "title"', mw.Mesh(x=2), "local", f.lower(X).report())._repr_html_()
+    page = chromium.new_page(viewport=SIZE)
+    page.set_content(f"<body>{shown}</body>")
+    frame = page.frame_locator("iframe")
+    frame.locator("header h1", has_text='a "title"').wait_for()
+    frame.get_by_label("Filter").fill("redistribute")
+    assert frame.locator("#found").inner_text().startswith("1 of ")
+    page.close()
+
+
 def test_48_layers_are_painted_within_a_second(opened: Any, page_of: Callable[[str], Path]) -> None:
     assert page_of("layers").stat().st_size < 2_000_000
     opened("block")  # the browser has begun

@@ -46,6 +46,7 @@ def test_a_program_is_a_graph_with_node_data(tmp_path: Path) -> None:
     assert graph["id"] == "main" and len(nodes) == len(graph["nodes"])
     reads = {n: [edge["sourceNodeId"] for edge in nodes[n]["incomingEdges"]] for n in nodes}
     assert all(int(source) < int(n) for n in nodes for source in reads[n])
+    assert max(map(len, reads.values())) == 2  # a sum of two
     (move,) = [n for n, node in nodes.items() if node["label"] == "redistribute"]
     assert [nodes[source]["label"] for source in reads[move]] == ["a product"]
     attrs = {each["key"]: each["value"] for each in nodes[move]["attrs"]}
