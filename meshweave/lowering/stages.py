@@ -72,13 +72,15 @@ def check_engine(module: ir.Module, engine: str) -> None:
         raise UsageError(f"the program was lowered for engine {own}: it does not run on {engine}")
 
 
-def lowered_to(stage: str, source: ir.Module, engine: str = "local") -> ir.Module:
+def lowered_to(
+    stage: str, source: ir.Module, engine: str = "local", verify: bool = True
+) -> ir.Module:
     """Take one rank's program from the stage it is at to a later one, at most BUFFERS. `source` is left as it is.
 
-    engine: whose collectives the program calls; it has its target. Raises CompileError, with op and
-    place, for what cannot be lowered.
+    engine: whose collectives the program calls; it has its target. verify: whether to check the buffers.
+    Raises CompileError, with op and place, for what cannot be lowered.
     """
-    lowered = _lowered(stage, source, engine, ())
+    lowered = _lowered(stage, source, engine, (), verify)
     if lowered.check is not None:
         checked(lowered.check())
     return lowered.module

@@ -29,19 +29,22 @@ def check_kind(goal: Goal, kind: str) -> None:
         raise UsageError(f"--emit {kind}: target {goal.target} has {', '.join(kinds)}")
 
 
-def text_of(module: "ir.Module", goal: Goal, kind: str) -> str:
-    """Return the code of one rank's program, within its context. kind: one of KINDS for the goal's target."""
+def text_of(module: "ir.Module", goal: Goal, kind: str, verify: bool = True) -> str:
+    """Return the code of one rank's program, within its context.
+
+    kind: one of KINDS for the goal's target. verify: whether to check the buffers.
+    """
     from meshweave.dialects.alias import module_text
     from meshweave.lowering import stages
 
     if kind == "buffers" or (kind == "kernels" and not goal.chip):
         stage = stages.BUFFERS if kind == "buffers" else stages.KERNELS
-        return module_text(stages.lowered_to(stage, module, goal.engine))
+        return module_text(stages.lowered_to(stage, module, goal.engine, verify))
     if goal.chip:
-        return _gpu_text(module, goal, kind)
+        return _gpu_text(module, goal, kind, verify)
     from meshweave.lowering.cpu.target import bundle_of_module, llvm_module
 
-    made = llvm_module(stages.lower(module, goal.engine))
+    made = llvm_module(stages.lower(module, goal.engine, verify=verify))
     return module_text(made) if kind == "llvm" else disassembled(bundle_of_module(made).objects[0])
 
 
@@ -61,7 +64,7 @@ def disassembled(code: bytes) -> str:
     return "\n".join(line for line in done.stdout.split("\n") if "file format" not in line).lstrip()
 
 
-def _gpu_text(module: "ir.Module", goal: Goal, kind: str) -> str:
+def _gpu_text(module: "ir.Module", goal: Goal, kind: str, verify: bool) -> str:
     from meshweave.dialects.alias import module_text
     from meshweave.lowering.gpu.kernel import Target
     from meshweave.lowering.gpu.launches import device_program
@@ -73,7 +76,7 @@ def _gpu_text(module: "ir.Module", goal: Goal, kind: str) -> str:
     if stage_of(module) == DEVICE:
         check_chip(module, goal.chip)
     else:
-        module = device_program(lower(module, goal.engine), Target(goal.chip)).module
+        module = device_program(lower(module, goal.engine, verify=verify), Target(goal.chip)).module
     if kind == "kernels":
         return module_text(module)
     texts = host_texts(read_program(module), {})

@@ -138,7 +138,7 @@ def write_bundle(options: argparse.Namespace) -> int:
             goal = read_goal(options)
             check_kind(goal, options.emit)
             with _module(source, options, progress) as module:
-                print(text_of(module, goal, options.emit), end="")
+                print(text_of(module, goal, options.emit, options.verify), end="")
             return 0
         if options.report_json is None and options.ptx is None:
             bundle = _bundle(source, options, progress, here=False)
@@ -194,7 +194,7 @@ def _explained(source: ProgramFile, options: argparse.Namespace, progress: Progr
             report = report_of(module, program, goal.chip).as_dict()
             write_text(options.report_json, json.dumps(report, indent=1) + "\n")
         if options.ptx is not None:
-            write_ptx(options.ptx, bundle, text_of(module, goal, "host"))
+            write_ptx(options.ptx, bundle, text_of(module, goal, "host", options.verify))
     return bundle
 
 

@@ -15,6 +15,8 @@ from commands import ROOT, Outcome, meshweave, real, start
 from depth import sampled
 from runtime.programs import CallOf, exits, on_rank, program, sleeps
 
+from meshweave.errors import CompileError
+from meshweave.lowering import stages
 from meshweave.runtime.processes.launch import descendants
 
 EXAMPLES = ROOT / "examples"
@@ -52,6 +54,17 @@ def failed(outcome: Outcome, status: int, *says: str) -> None:
 
 
 # What it prints and writes
+
+
+@pytest.mark.parametrize("kind", ["buffers", "llvm"])
+def test_code_that_is_printed_is_checked_unless_that_is_off(kind, monkeypatch):
+    def refuse(module):
+        raise CompileError("the buffers are checked")
+
+    monkeypatch.setattr(stages.Reference, "of", refuse)
+    command = ("compile", MLP / "mlp.mlir", "--mesh", "dp=1,tp=1", "--emit", kind)
+    failed(meshweave(*command), 1, "the buffers are checked")
+    assert meshweave(*command, "--no-verify").status == 0
 
 
 def test_json_has_the_keys_that_scripts_rely_on(tmp_path):

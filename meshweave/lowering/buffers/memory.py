@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from meshweave.abi import rounded
 from meshweave.ir.calls import called
@@ -18,7 +18,7 @@ from meshweave.lowering.cpu.products.groups import groups_of
 from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.nests.rows import Entry, KernelUnit
 from meshweave.report import KernelRow, Moment
-from meshweave.transforms.slicing.ledger import regions_marked
+from meshweave.transforms.slicing.ledger import HintMarks
 
 
 def moments(program: LoweredProgram) -> tuple[Moment, ...]:
@@ -52,8 +52,13 @@ def _moments(
 def _live(plan: FunctionPlan) -> list[int]:
     """Return the live bytes of the arena at each position."""
     last = max((position for position, _ in plan.moments), default=0)
+    return _alive(plan.blocks.values(), last)
+
+
+def _alive(blocks: Iterable[ArenaBlock], last: int) -> list[int]:
+    """Return the bytes that blocks hold at each position up to `last`."""
     change = [0] * (last + 2)
-    for block in plan.blocks.values():
+    for block in blocks:
         change[min(block.first, last)] += rounded(block.nbytes)
         change[min(block.last, last) + 1] -= rounded(block.nbytes)
     total, live = 0, []
@@ -85,22 +90,17 @@ def region_bytes(program: LoweredProgram) -> dict[int, int]:
     for body in program.bodies:
         for region, (first, last) in _spans(body.plan).items():
             inside = [b for b in body.plan.blocks.values() if first <= b.first and b.last <= last]
-            most = max((_alive(inside, b.first) for b in inside), default=0)
-            found[region] = max(found.get(region, 0), most)
+            found[region] = max(found.get(region, 0), *_alive(inside, last))
     return found
-
-
-def _alive(blocks: Sequence[ArenaBlock], position: int) -> int:
-    return sum(rounded(b.nbytes) for b in blocks if b.first <= position <= b.last)
 
 
 def _spans(plan: FunctionPlan) -> dict[int, tuple[int, int]]:
     """Return the first and the last position of each region."""
-    found: dict[int, tuple[int, int]] = {}
+    marks, found = HintMarks(), dict[int, tuple[int, int]]()
     for position, entry in plan.moments:
         last = position if isinstance(entry, KernelUnit) else position + length(entry)
         steps = entry.steps if isinstance(entry, KernelUnit) else [entry]
-        for region in {n for step in steps for n in regions_marked(step.op.location)}:
+        for region in {n for step in steps for n in marks.regions(step.op.location)}:
             first, end = found.get(region, (position, last))
             found[region] = (min(first, position), max(end, last))
     return found

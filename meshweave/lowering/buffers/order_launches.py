@@ -26,7 +26,7 @@ from meshweave.lowering.host.functions import kept_functions
 from meshweave.lowering.nests.kernel_ops import read_kernels
 from meshweave.lowering.nests.kernels import FusedKernel
 from meshweave.transforms.base import Pass, port_attrs, walk
-from meshweave.transforms.slicing.ledger import read_ledger, regions_marked
+from meshweave.transforms.slicing.ledger import HintMarks, read_ledger
 
 LARGE = 1 << 16  # bytes of tensors whose lifetimes matter
 MOST_MOVED = 32  # ops that are looked at to end the life of one tensor
@@ -101,7 +101,7 @@ class _BlockOps:
     ) -> _BlockOps:
         """Read a block. ordered: the regions of hints whose ops keep their order."""
         *ops, end = (view.operation for view in block.operations)
-        known = cls(ops)
+        known, marks = cls(ops), HintMarks()
         makers: dict[ir.Value, int] = {}  # the op that makes a value
         buffers: dict[ir.Value, int] = {}  # the buffer that a value lies in
         kept = _roots(end.operands)
@@ -119,7 +119,7 @@ class _BlockOps:
             works = not known.free[-1] and any(map(_is_tensor, (*op.operands, *op.results)))
             known.heavy.append(kernel.contraction if kernel is not None else works)
             waiting += (op.name == "mw.start") - (op.name == "mw.wait")
-            stays = waiting > 0 or bool(ordered and regions_marked(op.location) & set(ordered))
+            stays = waiting > 0 or bool(ordered and marks.regions(op.location) & set(ordered))
             known.moves.append(launch and not known.heavy[-1] and not stays)
         known.later = [[] for _ in ops]
         for index in range(len(ops)):

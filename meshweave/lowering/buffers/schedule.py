@@ -24,7 +24,7 @@ from meshweave.lowering.nests.rows import (
     shared_rows,
 )
 from meshweave.plan.collectives import row_of_symbol
-from meshweave.transforms.slicing.ledger import kept_apart
+from meshweave.transforms.slicing.ledger import HintMarks
 
 _OURS = ("arena", "output")  # kinds of buffers that a kernel's result may be given
 _END = 1 << 60  # after every step
@@ -35,7 +35,7 @@ class Schedule:
     """Decide on the units of a function, the lifetimes of its buffers and their places."""
 
     def __init__(self, buffers: Buffers) -> None:
-        self.buffers = buffers
+        self.buffers, self.marks = buffers, HintMarks()
         self._position = 0
         self._blocks: dict[Root, ArenaBlock] = {}
         self._same: dict[Root, Root] = {}
@@ -75,7 +75,7 @@ class Schedule:
             return False
         if step.kernel is not None and step.kernel.contraction:
             return False
-        if kept_apart(step.op.location, unit.steps[-1].op.location):
+        if self.marks.keep_apart(step.op.location, unit.steps[-1].op.location):
             return False
         mark = unit.pointers.mark()
         nest = self._nest(step, unit.pointers)

@@ -41,7 +41,7 @@ from meshweave.targets import Goal
 from meshweave.transforms.base import Pass, walk
 from meshweave.transforms.kernels.element_costs import CHEAP
 from meshweave.transforms.kernels.generalize import decompose
-from meshweave.transforms.slicing.ledger import stands_alone, stream_of
+from meshweave.transforms.slicing.ledger import HintMarks
 
 HEAVY = 16.0  # a transcendental function
 # Ops that make floats of weights of few bits.
@@ -93,11 +93,12 @@ class Fusion:
         self.reader = Reader()
         self.reader.read(block)
         self.writer = writer
+        marks = HintMarks()
         # Items that hints want a kernel of their own for, and views that only show something to such.
-        self._alone = {i.number for i in self.reader.items if stands_alone(i.op.location)}
+        self._alone = {i.number for i in self.reader.items if marks.stands_alone(i.op.location)}
         # The streams that each item is computed on: its own; a view's are those of its readers.
         self._streams = {
-            i.number: set() if i.kind == "view" else {stream_of(i.op.location) or 0}
+            i.number: set() if i.kind == "view" else {marks.stream(i.op.location) or 0}
             for i in self.reader.items
         }
         self._whole: set[int] = set()  # what products read of which conditions keep a part

@@ -31,10 +31,10 @@ from meshweave.transforms.communication.overlapping.loops import (
 from meshweave.transforms.slicing.ledger import (
     LEDGER,
     OP,
+    HintMarks,
     number,
     ops_met,
     read_ledger,
-    regions_marked,
     settle,
     write_ledger,
 )
@@ -82,6 +82,7 @@ class _Overlap:
     mesh: Mesh | None
     everywhere: bool
     found: list[_Found] = field(default_factory=list)
+    marks: HintMarks = field(default_factory=HintMarks)
 
     def run(self) -> None:
         self._number()
@@ -113,7 +114,7 @@ class _Overlap:
         """Return the hint that lets `op` run ahead: that of the innermost region around it."""
         marked: set[int] = set()
         while op is not None and op.operation.name != "func.func":
-            marked |= regions_marked(op.operation.location)
+            marked |= self.marks.regions(op.operation.location)
             op = op.operation.parent
         known = [n for n in marked if n < len(self.ledger.regions)]
         inner = max(known, key=lambda n: len(self.ledger.chain(n)), default=None)

@@ -20,7 +20,7 @@ from meshweave.hints.fast_paths import (
 from meshweave.hints.keys import REQUIRED, Hint, HintError, Numerics
 from meshweave.hints.ledger import HONOURED, SUPERSEDED, Ledger, Outcome, StatedHint
 from meshweave.ir.bindings import ir
-from meshweave.transforms.slicing.ledger import OP, number, ops_met, regions_marked
+from meshweave.transforms.slicing.ledger import OP, HintMarks, number, ops_met
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Askings:
         base = dict.fromkeys(options.disabled, "switched off for the whole program")
         unasked = [k.name for k in KERNELS.values() if not (k.default or options.allows(k.name))]
         start = {n: f'off unless asked for: kernels = "+{n}"' for n in unasked} | base
-        self._ledger = ledger
+        self._ledger, self._marks = ledger, HintMarks()
         self._outside = KernelRequest(dict(start))
         self._regions = [_of_region(ledger, r.number, start, base) for r in ledger.regions]
 
@@ -93,7 +93,7 @@ class Askings:
         n = number(op, OP)
         if 0 <= n < len(self._ledger.ops):
             return self.of_number(n)
-        regions = [r for r in regions_marked(op.location) if r < len(self._regions)]
+        regions = [r for r in self._marks.regions(op.location) if r < len(self._regions)]
         return self._regions[max(regions)] if regions else self._outside
 
     def of_number(self, number: int) -> KernelRequest:

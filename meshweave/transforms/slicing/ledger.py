@@ -4,8 +4,9 @@
 still says by its location, `loc("hint.region=2"("file.mlir":3:8))`, in which region it stood.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar
 
 from meshweave.hints.keys import REQUIRED
 from meshweave.hints.ledger import Ledger, Outcome, StatedHint
@@ -153,52 +154,83 @@ def set_apart(location: ir.Location) -> ir.Location:
     return ir.Location.name(f"{_FUSE}never", location)
 
 
-def stands_alone(location: ir.Location) -> bool:
-    """Tell whether hints want a kernel of its own for an op at `location`.
+_Read = TypeVar("_Read")
 
-    The innermost region that says anything of fusion decides.
+
+def _once(
+    read: Callable[["HintMarks", ir.Location], _Read],
+) -> Callable[["HintMarks", ir.Location], _Read]:
+    """Keep what a method of HintMarks reads off a location."""
+
+    @wraps(read)
+    def kept(self: "HintMarks", location: ir.Location) -> _Read:
+        key = (read, location.attr)  # locations that are equal have one attribute, but not one hash
+        if key not in self._known:
+            self._known[key] = read(self, location)
+        found: _Read = self._known[key]
+        return found
+
+    return kept
+
+
+class HintMarks:
+    """Read what hints have marked locations with, each part of a location once.
+
+    A traced op has the calls that led to it in its location, a hundred parts, and shares most with its neighbours.
     """
-    if isinstance(location, ir.NameLoc):
-        if location.name_str.startswith(_FUSE):
-            return bool(location.name_str == f"{_FUSE}never")
-        return stands_alone(location.child_loc)
-    if isinstance(location, ir.CallSiteLoc):
-        return stands_alone(location.callee)
-    return isinstance(location, ir.FusedLoc) and any(map(stands_alone, location.locations))
 
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._known: dict[tuple[object, ir.Attribute], Any] = {}
 
-def stream_of(location: ir.Location) -> int | None:
-    """Return the stream that hints want for an op at `location`; None where they want none.
+    @_once
+    def stands_alone(self, location: ir.Location) -> bool:
+        """Tell whether hints want a kernel of its own for an op at `location`.
 
-    The innermost region that asks for one decides.
-    """
-    if isinstance(location, ir.NameLoc):
-        if location.name_str.startswith(_STREAM):
-            return int(location.name_str.removeprefix(_STREAM))
-        return stream_of(location.child_loc)
-    below: list[ir.Operation] = []
-    if isinstance(location, ir.CallSiteLoc):
-        below = [location.callee, location.caller]
-    elif isinstance(location, ir.FusedLoc):
-        below = list(location.locations)
-    return next((found for one in below if (found := stream_of(one)) is not None), None)
+        The innermost region that says anything of fusion decides.
+        """
+        if isinstance(location, ir.NameLoc):
+            if location.name_str.startswith(_FUSE):
+                return bool(location.name_str == f"{_FUSE}never")
+            return self.stands_alone(location.child_loc)
+        if isinstance(location, ir.CallSiteLoc):
+            return self.stands_alone(location.callee)
+        return isinstance(location, ir.FusedLoc) and any(map(self.stands_alone, location.locations))
 
+    @_once
+    def stream(self, location: ir.Location) -> int | None:
+        """Return the stream that hints want for an op at `location`; None where they want none.
 
-def kept_apart(one: ir.Location, other: ir.Location) -> bool:
-    """Tell whether hints keep ops at these two locations out of one kernel."""
-    return (
-        stands_alone(one) or stands_alone(other) or (stream_of(one) or 0) != (stream_of(other) or 0)
-    )
+        The innermost region that asks for one decides.
+        """
+        if isinstance(location, ir.NameLoc):
+            if location.name_str.startswith(_STREAM):
+                return int(location.name_str.removeprefix(_STREAM))
+            return self.stream(location.child_loc)
+        below: list[ir.Location] = []
+        if isinstance(location, ir.CallSiteLoc):
+            below = [location.callee, location.caller]
+        elif isinstance(location, ir.FusedLoc):
+            below = list(location.locations)
+        return next((found for one in below if (found := self.stream(one)) is not None), None)
 
+    @_once
+    def regions(self, location: ir.Location) -> frozenset[int]:
+        """Return the numbers of the regions that a location, or one that it is made of, says it is in."""
+        if isinstance(location, ir.NameLoc):
+            below = self.regions(location.child_loc)
+            which = location.name_str.removeprefix(_STOOD_IN)
+            return below | {int(which)} if which.isdecimal() else below
+        if isinstance(location, ir.CallSiteLoc):
+            return self.regions(location.callee) | self.regions(location.caller)
+        if isinstance(location, ir.FusedLoc):
+            return frozenset[int]().union(*map(self.regions, location.locations))
+        return frozenset()
 
-def regions_marked(location: ir.Location) -> frozenset[int]:
-    """Return the numbers of the regions that a location, or one that it is made of, says it is in."""
-    if isinstance(location, ir.NameLoc):
-        below = regions_marked(location.child_loc)
-        which = location.name_str.removeprefix(_STOOD_IN)
-        return below | {int(which)} if which.isdecimal() else below
-    if isinstance(location, ir.CallSiteLoc):
-        return regions_marked(location.callee) | regions_marked(location.caller)
-    if isinstance(location, ir.FusedLoc):
-        return frozenset[int]().union(*map(regions_marked, location.locations))
-    return frozenset()
+    def keep_apart(self, one: ir.Location, other: ir.Location) -> bool:
+        """Tell whether hints keep ops at these two locations out of one kernel."""
+        return (
+            self.stands_alone(one)
+            or self.stands_alone(other)
+            or (self.stream(one) or 0) != (self.stream(other) or 0)
+        )

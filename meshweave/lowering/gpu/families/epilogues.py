@@ -22,7 +22,6 @@ from meshweave.lowering.gpu.families.rows import along_memory
 from meshweave.lowering.gpu.kernel import Target
 from meshweave.lowering.nests.bind import LoopNest, Pointers, reordered
 from meshweave.lowering.nests.rows import MOST_NESTS, KernelUnit, related, shared_rows
-from meshweave.transforms.slicing.ledger import kept_apart
 
 LONGEST = 1 << 62  # elements of a row: any number
 
@@ -43,7 +42,7 @@ class DeviceSchedule(Schedule):
             return False
         if kernel.reductions or kernel.contraction:
             return False
-        if kept_apart(step.op.location, unit.steps[-1].op.location):
+        if self.marks.keep_apart(step.op.location, unit.steps[-1].op.location):
             return False
         mark = unit.pointers.mark()
         nest = in_order_of(unit.nests[0], self._nest(step, unit.pointers))

@@ -7,6 +7,7 @@ nobody. A pointer that control flow hands on may be any of the buffers that it i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import partial
 
 from meshweave.ir.bindings import ir
 from meshweave.lowering.buffers.function_plan import FunctionPlan
@@ -15,7 +16,7 @@ from meshweave.lowering.gpu.host.streams import BARRIER, EVERYTHING, Range, Stre
 from meshweave.lowering.nests.bind import Access, LoopNest
 from meshweave.lowering.nests.linear import Linear
 from meshweave.lowering.nests.rows import Entry, KernelUnit
-from meshweave.transforms.slicing.ledger import stream_of
+from meshweave.transforms.slicing.ledger import HintMarks
 
 _ELEMENTS = ("memref.load", "memref.store")
 _BUFFERS = ("arena", "input", "output")
@@ -40,14 +41,14 @@ def forks(plan: FunctionPlan, forking: Collection[int]) -> bool:
     entries = [entry for _, entry in plan.moments]
     operations = [entry for entry in entries if role_of(entry, forking) == OPERATION]
     calls = any(isinstance(e, Step) and e.what == "call" and e.number in forking for e in entries)
-    return calls or any(asked(entry) for entry in operations)
+    return calls or any(map(partial(asked, HintMarks()), operations))
 
 
-def asked(entry: Entry) -> int | None:
+def asked(marks: HintMarks, entry: Entry) -> int | None:
     """Return the stream that hints ask for; None where they ask for none. Single elements are always on stream 0."""
     if isinstance(entry, KernelUnit):
-        return stream_of(entry.steps[0].op.location)
-    return 0 if entry.what in _ELEMENTS else stream_of(entry.op.location)
+        return marks.stream(entry.steps[0].op.location)
+    return 0 if entry.what in _ELEMENTS else marks.stream(entry.op.location)
 
 
 class StreamAccesses:
@@ -60,7 +61,7 @@ class StreamAccesses:
     def __init__(self, plan: FunctionPlan, forking: Collection[int]) -> None:
         """Read a plan. forking: the numbers of the functions that use several streams themselves."""
         self.plan, self.forking = plan, forking
-        self._groups = _tied(plan)
+        self._groups, self._marks = _tied(plan), HintMarks()
         self._ops: list[StreamWork] = []
         self._tickets: dict[int, int] = {}  # of a collective that is under way, its stream
 
@@ -97,7 +98,7 @@ class StreamAccesses:
             for store in nest.stores:
                 place = unit.pointers.places[store.access.pointer]
                 writes += self._ranges(*place, _span(store.access, nest))
-        return StreamWork(asked(unit) or 0, _unique(reads), _unique(writes))
+        return StreamWork(asked(self._marks, unit) or 0, _unique(reads), _unique(writes))
 
     def _call(self, step: Step) -> StreamWork:
         """Return the operation of a collective, its wait, or the call of a function."""
@@ -117,7 +118,7 @@ class StreamAccesses:
 
         It is the one that hints ask for; else a collective follows the op that last wrote what it sends.
         """
-        wanted = asked(step)
+        wanted = asked(self._marks, step)
         if wanted is not None or step.what == "call":
             return wanted or 0
         sent = StreamWork(0, reads)
