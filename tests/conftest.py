@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from commands import Outcome
-from depth import deep
+from depth import deep, examples
 from hypothesis import HealthCheck, settings
 
 from meshweave import cache
@@ -22,6 +22,7 @@ from meshweave import cache
 settings.register_profile(
     "meshweave",
     deadline=None,
+    max_examples=examples(100),  # of tests that say no number
     derandomize=True,  # the same examples on every run: a failure is a change's, not the day's
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

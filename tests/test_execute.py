@@ -89,7 +89,7 @@ def test_programs_give_what_numpy_gives(family: str) -> None:
     run()
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(st.sampled_from(MESHES[1:4]).flatmap(programs))
 def test_engine_mpi_gives_the_same(p: Program) -> None:
     check(p, "mpi")

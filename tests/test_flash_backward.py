@@ -88,7 +88,7 @@ SIZES = some(
         ("plain", (2,), 99, 201, 24, 8, np.float64),
         ("causal", (2,), 1, 20000, 8, 8, np.float32),
     ],
-    4,
+    8,
 )
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from depth import examples, sampled
+from depth import examples, sampled, thinned
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -125,7 +125,7 @@ def test_a_guard_that_is_none_is_left_as_it_is():
 
 
 def test_one_head_with_and_without_a_batch():
-    for shape in ((), (1,), (1, 1)):
+    for shape in thinned(((), (1,), (1, 1)), 2):
         q, k, v = arrays((*shape, 200, 16), (*shape, 300, 16), (*shape, 300, 24))
         check(lambda q, k, v: mw.softmax(scores(q, k)) @ v, (q, k, v), attention(q, k, v))
 

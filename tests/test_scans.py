@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled, thinned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +53,7 @@ def cases(draw):
     return shape, axis, draw(st.sampled_from(sorted(OPS))), f"[{', '.join(names)}]", mesh
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(case=cases(), reverse=st.booleans(), seed=st.integers(0, 1 << 16))
 def test_a_scan_is_that_of_numpy_on_any_dim_and_layout(case, reverse, seed):
     shape, axis, kind, layout, mesh = case
@@ -89,13 +89,15 @@ def test_a_long_sum_is_as_exact_as_numpys():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int32", "int64"])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_elements_of_every_type(dtype, axis):
+def test_elements_of_every_type(dtype):
     x = np.arange(-10, 11).reshape(7, 3).astype(dtype)
-    sums = np.asarray(mw.jit(lambda x: mw.cumulative_sum(x, axis=axis))(x))
-    np.testing.assert_array_equal(sums, np.cumsum(x, axis))
-    products = np.asarray(mw.jit(lambda x: mw.cumulative_prod(x, axis=axis))(x[:, :3]))
-    np.testing.assert_array_equal(products, np.cumprod(x[:, :3], axis))
+
+    def both(x, sums, products):
+        return [f(x, axis=axis) for f in (sums, products) for axis in (0, 1)]
+
+    found = mw.jit(lambda x: both(x, mw.cumulative_sum, mw.cumulative_prod))(x)
+    for one, wanted in zip(found, both(x, np.cumsum, np.cumprod), strict=True):
+        np.testing.assert_array_equal(one, wanted)
 
 
 def test_jax_cumulative_ops():
@@ -110,7 +112,7 @@ def test_jax_cumulative_ops():
         ]
         slope = jax.grad(lambda x, op=op: (op(x, axis=1) ** 2).sum())
         _same(jax, lambda x, ways=ways, slope=slope: ([f(x) for f in ways], slope(x[:, :6])), x)
-    for dtype in ("bfloat16", "float16", "uint32", "int8", "bool"):
+    for dtype in thinned(("bfloat16", "uint32", "bool", "float16", "int8"), 2):
         _same(jax, lambda x: jax.numpy.cumsum(x, axis=1), np.asarray(jax.numpy.asarray(x, dtype)))
     _same(jax, lambda x: lax.cummax(x), (x[0] * 9).astype(np.int32).astype(np.uint32))
 

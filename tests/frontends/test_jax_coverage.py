@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import deep, sampled
 from frontends.jax_cases import DTYPES, Case, arguments, cases, differs, function, over_axes
 
 import meshweave as mw
@@ -99,7 +99,7 @@ def test_so_they_do_on_a_mesh(members: list[Case], dtype: str) -> None:
     agree(members, dtype, mesh="x=2, y=2")
 
 
-@sampled(2)
+@deep  # test_jax_linalg.py has one of each
 @pytest.mark.parametrize(("dtype", "options"), [("f64", {"mesh": "x=2, y=2"}), ("f32", {})])
 def test_all_decompositions_do(dtype: str, options: dict[str, str]) -> None:
     members = [case for case in CASES if case.section == "decompositions" and dtype in case.types]

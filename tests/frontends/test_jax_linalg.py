@@ -27,11 +27,13 @@ def positive(*shape, dtype="float32"):
     return a @ a.swapaxes(-1, -2) + shape[-1] * np.eye(shape[-1], dtype=dtype)
 
 
-def agree(function, *args, **options):
-    """The program gives what JAX gives."""
+def agree(function, *args, gathered=None, **options):
+    """The program gives what JAX gives. gathered: how many of its collectives bring as much as the first argument."""
     wanted = jax.tree.leaves(jax.jit(function)(*args))
     with mw.from_jax(function, *args, **options) as program:
         made = jax.tree.leaves(program(*args))
+        moved = [c.bytes for c in program.program.bundle.manifest.collectives]
+        assert gathered is None or sum(n >= args[0].nbytes for n in moved) == gathered
     for got, want in zip(made, wanted, strict=True):
         tolerance = TOLERANCE.get(str(want.dtype), 0)
         np.testing.assert_allclose(
@@ -45,40 +47,35 @@ def agree(function, *args, **options):
 def test_decompositions(dtype, batch):
     wide_, tall = sample(*batch, 3, 5, dtype=dtype), sample(*batch, 6, 4, dtype=dtype)
     square = positive(*batch, 4, dtype=dtype)
-    agree(
-        lambda a, b: [jnp.linalg.qr(x, m) for x in (a, b) for m in ("reduced", "complete", "r")],
-        wide_,
-        tall,
-    )
-    agree(
-        lambda a, b: [jnp.linalg.svd(x, full_matrices=f) for x in (a, b) for f in (True, False)],
-        wide_,
-        tall,
-    )
-    agree(
-        lambda a: (jnp.linalg.svdvals(a), jnp.linalg.eigh(a + a.mT), jnp.linalg.eigvalsh(a)), square
-    )
-    agree(
-        lambda a, b: (jnp.linalg.pinv(a), jnp.linalg.matrix_rank(b), jnp.linalg.cond(b)),
-        wide_,
-        tall,
-    )
-    agree(
-        lambda a, b: jnp.linalg.norm(a, 2, (-2, -1)) + jnp.linalg.norm(b, "nuc", (-2, -1)),
-        wide_,
-        tall,
-    )
+
+    def every(a, b, square):
+        return (
+            [jnp.linalg.qr(x, m) for x in (a, b) for m in ("reduced", "complete", "r")],
+            [jnp.linalg.svd(x, full_matrices=f) for x in (a, b) for f in (True, False)],
+            *(jnp.linalg.svdvals(square), jnp.linalg.eigh(square + square.mT)),
+            jnp.linalg.eigvalsh(square),
+            *(jnp.linalg.pinv(a), jnp.linalg.matrix_rank(b), jnp.linalg.cond(b)),
+            jnp.linalg.norm(a, 2, (-2, -1)) + jnp.linalg.norm(b, "nuc", (-2, -1)),
+        )
+
+    agree(every, wide_, tall, square)
 
 
 @sampled(2)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_systems(dtype):
     a, b = positive(2, 5, dtype=dtype), sample(2, 5, 3, dtype=dtype)
-    agree(lambda a, b: (jnp.linalg.solve(a, b), jnp.linalg.inv(a), jnp.linalg.cholesky(a)), a, b)
-    agree(lambda a: (jnp.linalg.det(a), jnp.linalg.slogdet(-a), lax.linalg.lu(a)), a)
-    agree(lambda a, b: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(a), True), b), a, b)
-    agree(lambda a, b: jnp.linalg.lstsq(a[0, :, :3], b[0])[0], a, b)
-    agree(lambda a: jax.scipy.linalg.expm(a[0] / 8), a)
+
+    def every(a, b):
+        return (
+            *(jnp.linalg.solve(a, b), jnp.linalg.inv(a), jnp.linalg.cholesky(a)),
+            *(jnp.linalg.det(a), jnp.linalg.slogdet(-a), lax.linalg.lu(a)),
+            jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(a), True), b),
+            jnp.linalg.lstsq(a[0, :, :3], b[0])[0],
+            jax.scipy.linalg.expm(a[0] / 8),
+        )
+
+    agree(every, a, b)
 
 
 def test_what_has_no_factor_is_nan():
@@ -116,16 +113,11 @@ def test_gradients():
 
 def test_a_batch_lies_on_ranks_and_is_not_gathered():
     a, b = positive(5, 4), sample(5, 4, 2)
-    for function in (
-        jnp.linalg.solve,
-        lambda a, b: (jnp.linalg.svdvals(a), jnp.linalg.qr(a).R @ b),
-    ):
-        agree(function, a, b, mesh="x=2", in_shardings=("[x, _, _]", "[x, _, _]"))
-        options = {"mesh": "x=2", "in_shardings": ("[x, _, _]", "[x, _, _]")}
-        with mw.from_jax(jnp.linalg.solve, a, b, **options) as program:
-            assert not [
-                c for c in program.program.bundle.manifest.collectives if c.bytes >= a.nbytes
-            ]
+
+    def every(a, b):
+        return jnp.linalg.solve(a, b), jnp.linalg.svdvals(a), jnp.linalg.qr(a).R @ b
+
+    agree(every, a, b, mesh="x=2", in_shardings=("[x, _, _]", "[x, _, _]"), gathered=0)
 
 
 def test_16_bits_are_refused_as_jax_refuses_them():

@@ -47,7 +47,7 @@ def compare(
     rtol: float,
     mesh: str = "",
     layout: Callable[[int], str] | None = None,
-    part: int = 4,
+    part: int = 6,
 ) -> None:
     """Compare pullbacks of random cotangents with JAX's: all cases are one program.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import thinned
 
 import meshweave as mw
 from meshweave.errors import CompileError
@@ -64,7 +65,7 @@ def test_a_step_within_a_budget_has_the_same_bits_in_fewer_bytes(mesh: str) -> N
     plain = mw.jit(step, mesh=mesh, in_layouts=layouts)
     wanted, whole = flat(plain(*args)), plain.explain().report.arena_bytes
     before = (0, 0.0)
-    for share, donated in ((1.0, ()), (0.9, ("ps",)), (0.75, ())):
+    for share, donated in thinned(((1.0, ()), (0.9, ()), (0.75, ("ps",))), 2):
         limit = int(whole * share)
         f = mw.jit(within(limit), mesh=mesh, in_layouts=layouts, donate=donated)
         for one, other in zip(wanted, flat(f(*args)), strict=True):
@@ -108,10 +109,12 @@ def test_a_program_of_jax_takes_a_budget() -> None:
     plain = mw.jax.jit(adjusted)
     wanted = flat(plain(*args))
     limit = int(0.75 * plain.explain().report.arena_bytes)
-    for one in (
-        mw.jax.jit(adjusted, peak_bytes=limit),
-        mw.from_jax(adjusted, *args, peak_bytes=limit),
-    ):
+    forms = (
+        lambda: mw.jax.jit(adjusted, peak_bytes=limit),
+        lambda: mw.from_jax(adjusted, *args, peak_bytes=limit),
+    )
+    for form in thinned(forms, 2):
+        one = form()
         for mine, other in zip(wanted, flat(one(*args)), strict=True):
             np.testing.assert_array_equal(mine, other)
         report = one.explain().report

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import deep, thinned
 
 import meshweave as mw
 from meshweave.dialects import context
@@ -33,9 +34,9 @@ def loss(ps: dict[str, Any], x: Any) -> Any:
 @pytest.mark.parametrize(
     ("mesh", "layouts"),
     [
-        (None, None),
         ("dp=2", (None, "[dp, _]")),
-        ("tp=2", ({"a": "[_, _, tp]", "b": "[_, tp, _]"}, None)),
+        pytest.param(None, None, marks=deep),
+        pytest.param("tp=2", ({"a": "[_, _, tp]", "b": "[_, tp, _]"}, None), marks=deep),
     ],
 )
 def test_a_scan_over_layers_keeps_a_budget(mesh: str | None, layouts: Any) -> None:
@@ -54,7 +55,7 @@ def test_a_scan_over_layers_keeps_a_budget(mesh: str | None, layouts: Any) -> No
     plain = mw.jit(step, **options)
     wanted = plain(ps, x)
     whole = plain.explain().report.arena_bytes
-    for share in (0.85, 0.7):
+    for share in thinned((0.7, 0.85), 2):
         small = mw.jit(within(int(whole * share)), **options)
         found = small(ps, x)
         report = small.explain().report

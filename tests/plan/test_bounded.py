@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.test_elimination import integer_program, problem
@@ -45,7 +46,7 @@ def drawn(seed: int) -> tuple[list[int], list[CostTerm], Moments]:
     return sizes, terms, Moments(each)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, 1 << 30), st.floats(0, 1))
 def test_no_choices_within_the_limit_cost_less(seed: int, share: float) -> None:
     sizes, terms, load = drawn(seed)
@@ -64,7 +65,7 @@ def test_no_choices_within_the_limit_cost_less(seed: int, share: float) -> None:
     assert found.nbytes == load.most(found.choices.picks)[0] <= limit
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(0, 1 << 30), st.floats(0, 1))
 def test_no_choices_fast_enough_take_fewer_bytes(seed: int, share: float) -> None:
     sizes, terms, load = drawn(seed)
@@ -78,7 +79,7 @@ def test_no_choices_fast_enough_take_fewer_bytes(seed: int, share: float) -> Non
         fewest(sizes, terms, load, least - 1)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.integers(0, 1 << 30), st.floats(0.1, 0.9))
 def test_an_integer_program_finds_no_less_within_the_limit(seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)

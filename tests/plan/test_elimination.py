@@ -31,7 +31,7 @@ def problem(
     return sizes, [CostTerm(s, t.astype(float)) for s, t in zip(scopes, tables)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(0, 1 << 30))
 def test_no_choices_cost_less_than_what_is_found(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -42,7 +42,7 @@ def test_no_choices_cost_less_than_what_is_found(seed: int) -> None:
     assert found.gap == 0 and found == minimise(sizes, terms)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(0, 1 << 30))
 def test_a_bound_is_a_bound_where_tables_would_be_too_large(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -128,7 +128,7 @@ def test_wide_problems_are_solved_to_the_optimum(seed: int) -> None:
     assert small == minimise(sizes, terms, most_entries=400)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.integers(0, 1 << 30))
 def test_an_integer_program_finds_the_same_least_cost(seed: int) -> None:
     rng = np.random.default_rng(seed)

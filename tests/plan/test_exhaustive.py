@@ -16,7 +16,7 @@ SAMPLES = {"local": (1, 1), "mpi": (1, 8)}
 """Per engine, how often a layout is a source in the sample, and of that every how many-th case."""
 
 
-@pytest.mark.parametrize("mesh", some(MESHES, 2), ids=str)
+@pytest.mark.parametrize("mesh", some(MESHES, 4), ids=str)
 def test_all_layouts_to_all_layouts(mesh, record_property):
     count = 0
     for case in sample(3):

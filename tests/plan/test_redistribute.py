@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from depth import examples, sampled
+from depth import examples, sampled, thinned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import KINDS, all_layouts, any_layouts, layouts, meshes, numbered, shapes
@@ -56,14 +56,16 @@ def check_exact(source, target, mesh, shape):
 @pytest.mark.parametrize("mesh", [Mesh(x=2), Mesh(x=4), X2Y2, X2Y3], ids=str)
 def test_every_plan_of_one_dim_is_exact(mesh):
     every = all_layouts(mesh, 1, ("sum", "max"))
-    for source, target, size in product(every, every, (0, 1, 2, 5, 6, 7, 8, 10)):
+    for source, target, size in product(every, every, thinned((7, 1, 0, 2, 6, 5, 10, 8), 2)):
         check_exact(source, target, mesh, (size,))
 
 
 @pytest.mark.parametrize("mesh", [Mesh(x=2), Mesh(x=4), X2Y2, X2Y3], ids=str)
 def test_every_plan_of_two_dims_is_exact(mesh):
     every = all_layouts(mesh, 2)
-    for source, target, shape in product(every, every, ((6, 7), (8, 10), (5, 1), (2, 0))):
+    for source, target, shape in product(
+        every, every, thinned(((6, 7), (8, 10), (2, 0), (5, 1)), 2)
+    ):
         check_exact(source, target, mesh, shape)
 
 

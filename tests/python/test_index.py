@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traced import mw, run_all
@@ -36,7 +37,7 @@ def entries(size):
 
 
 @given(st.lists(st.tuples(*[entries(n) for n in X.shape]), min_size=12, max_size=12))
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 def test_random_keys(keys):
     found = run_all({str(i): (lambda x, k=k: x[k]) for i, k in enumerate(keys)}, X)
     for i, key in enumerate(keys):

@@ -412,7 +412,7 @@ def test_jax_functions_may_have_such_sizes() -> None:
     with mw.from_jax(layer, kind, w, mesh="x=2", in_shardings=("[x, _]", None)) as program:
         for size in SIZES:
             x = numbers(size, 16)
-            for one, other in zip(program(x, w), layer(x, w), strict=True):
+            for one, other in zip(program(x, w), jax.jit(layer)(x, w), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
         with pytest.raises(UsageError, match="argument x: dim 0 has size 12, n may be 1 to 11"):
             program(numbers(12, 16), w)
@@ -434,7 +434,7 @@ def test_what_jax_has_exported_for_symbolic_shapes_is_called_with_any_size() -> 
     with mw.from_jax(exported.call, lengths, w, in_shardings=layouts, mesh="x=2") as program:
         for size in SIZES:
             x = numbers(size, 4)
-            for name, wanted in mixed(x, w).items():
+            for name, wanted in jax.jit(mixed)(x, w).items():
                 np.testing.assert_allclose(program(x, w)[name], wanted, rtol=1e-5, atol=1e-6)
     (even,) = shapes("2*n")
     exported = jax.export.export(jax.jit(mixed))(

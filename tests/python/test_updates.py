@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import examples, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traced import mw
@@ -47,7 +47,7 @@ def changes(draw: st.DrawFn) -> tuple[Any, Any, str]:
     return key, (value.astype(np.float32) if form else 1.5), how
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.lists(changes(), min_size=4, max_size=4), st.sampled_from(LAYOUTS[:4]))
 def test_updates_in_programs_are_those_of_numpy(cases: Any, layout: str) -> None:
     values = [value for _, value, _ in cases]
@@ -63,7 +63,7 @@ def test_updates_in_programs_are_those_of_numpy(cases: Any, layout: str) -> None
     np.testing.assert_array_equal(same, X)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(changes(), st.sampled_from([None, *LAYOUTS]))
 def test_updates_of_arrays_are_those_of_numpy(case: Any, layout: str | None) -> None:
     key, value, how = case
@@ -157,7 +157,7 @@ def test_gradients_follow_updates() -> None:
         x = x.at[4, 2].set(y[1, 0]).at[rows, 1:4].add(-y[:, :3])
         return (x * x * kept).sum() + (jax.numpy.pad(x, 1, "reflect") ** 2).sum()
 
-    wanted = jax.grad(theirs, (0, 1))(X, y)
+    wanted = jax.jit(jax.grad(theirs, (0, 1)))(X, y)
     for options in ({}, {"mesh": "x=2, y=2", "in_layouts": ("[x, y]", "[_, x]")}):
         found = mw.jit(mw.grad(ours, (0, 1)), **options)(X, y)
         for ours_, theirs_ in zip(found, wanted):
@@ -243,7 +243,7 @@ def test_padding_is_that_of_numpy(mode: str) -> None:
     np.testing.assert_array_equal(mw.pad(mw.asarray(X[:1]), 2, mode), one)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=6, max_size=6), st.integers(0, 8), st.booleans())
 def test_as_many_as_size_says(elements: Any, size: int, sharded: bool) -> None:
     value = np.array(elements).reshape(2, 3)

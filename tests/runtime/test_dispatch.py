@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traced import mw
@@ -23,7 +24,7 @@ LAYOUTS = ["[x, _]", "[_, y]", "[x, y]", "[x*y, _]", "[_, y*x]", "[_, _]"]
     layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 3),
     dtype=st.sampled_from(["float32", "int64", "bool", "float16", "bfloat16"]),
 )
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 def test_both_ways_agree(rows, columns, layouts, dtype):
     rng = np.random.default_rng(0)
     a, b = ((rng.standard_normal((rows, columns)) * 4).astype(dtype) for _ in range(2))

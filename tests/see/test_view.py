@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import meshweave
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import any_layouts, meshes, shapes
@@ -157,7 +158,7 @@ def test_48_layers_fit_in_2_mb() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_who_holds_an_element(data: st.DataObject) -> None:
     mesh, shape = data.draw(meshes()), data.draw(shapes(2))
     layout = data.draw(any_layouts(mesh, shape))

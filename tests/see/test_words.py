@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -179,7 +180,7 @@ def test_bytes_of_complex_numbers_are_those_of_both_parts() -> None:
 AXES = st.sampled_from(["[_, _]", "[x, _]", "[_, x]", "[x*y, _]", "[y, x]", "[x, y]"])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(rows=AXES, weights=AXES, result=AXES, sizes=st.tuples(*[st.integers(1, 9)] * 3))
 def test_a_wish_that_is_granted_moves_fewer_bytes(
     rows: str, weights: str, result: str, sizes: tuple[int, int, int]

@@ -181,7 +181,7 @@ def test_every_barrier_and_every_wait_is_needed():
         lines = module.ptx.split("\n")
         places = [k for k, line in enumerate(lines) if line.strip().startswith(SYNCHRONISES)]
         missed = []
-        for place in thinned(places, 4):
+        for place in thinned(places, 12):
             without = DeviceModule(module.chip, "\n".join(lines[:place] + lines[place + 1 :]))
             pair = [without if module is each else each for each in (left, right)]
             run.modules = [*others, *pair]

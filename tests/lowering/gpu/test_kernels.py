@@ -201,7 +201,7 @@ def test_maps_of_the_same_elements_hand_over_in_registers(shape):
 )
 def test_maps_in_place_of_what_an_earlier_kernel_left(target):
     """A chain too long for one kernel: the next one begins with a map that writes where it reads."""
-    kind, steps = tensor((3, 8), "f32"), 420
+    kind, steps = tensor((3, 8), "f32"), 220
     body = ["%t0 = math.tanh %a0 : " + kind]
     for k in range(steps):
         body += [f"%s{k} = math.tanh %t{k} : {kind}", f"%t{k + 1} = arith.addf %s{k}, %a0 : {kind}"]

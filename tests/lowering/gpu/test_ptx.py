@@ -121,7 +121,7 @@ def _kept(line: str, type_: str) -> list[str]:
     return [*lines, f"llvm.store volatile {value}, %a : {type_}, !llvm.ptr<1>"]
 
 
-@pytest.mark.parametrize("chip", some(CHIPS, 5))
+@pytest.mark.parametrize("chip", some(CHIPS, 8))
 def test_every_op_compiles_on_every_chip(chip):
     kernels = [table_kernel(element) for element in (*FLOATS, *INTEGERS)] + [conversions()]
     modules = ptx.compile_kernels(kernels, chip)
@@ -324,8 +324,8 @@ for round in range(20):
 
 def test_several_processes_write_and_read_at_a_time(disk):
     environment = {**os.environ, "MESHWEAVE_CACHE": str(disk.parent)}
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER], env=environment) for _ in range(3)]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER], env=environment) for _ in range(2)]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
     assert len(list(disk.iterdir())) == 10
 
 

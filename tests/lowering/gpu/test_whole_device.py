@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from depth import some
+from depth import examples, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +73,7 @@ def test_reductions_to_few_results_are_two_launches(name):
     assert first.numerics == "deterministic"
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=3),
     st.integers(1, 3000), st.integers(0, 7), st.sampled_from([*FLOATS, "i64"]),
@@ -159,7 +159,7 @@ def test_odd_rows_are_read_16_bytes_at_a_time(rows, columns, dtype):
     assert f"vector<8x{dtype}>" in made.kernels[0].text
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(
     st.integers(132, 140), st.integers(512, 1400), st.sampled_from(["bf16", "f16", "i16"]),
     st.sampled_from([SUM, LARGEST]),
@@ -348,7 +348,7 @@ def test_products_of_few_rows_are_exact_on_whole_numbers(name):
     np.testing.assert_array_equal(made.run(*inputs)[0], wanted)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     st.integers(2, 7), st.integers(32, 80), st.integers(64, 400), st.sampled_from(FLOATS),
     st.tuples(*[st.booleans()] * 3), st.sampled_from([(), (2,)]),
