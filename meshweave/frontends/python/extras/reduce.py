@@ -120,12 +120,14 @@ def nanvar(
     /,
     axis: Axes = None,
     *,
+    dtype: DTypeLike | None = None,
     correction: float = 0.0,
     keepdims: bool = False,
     ddof: float | None = None,
 ) -> Tracer:
-    """Compute the variance along `axis`, NaNs left out, with the arguments of `var`."""
+    """Compute the variance along `axis`, NaNs left out, with the arguments of `var`. dtype: of the result."""
     e.checked("nanvar", [x], "fib")
+    x = x if dtype is None else e.astype(x, dtype)
     value, count, total = _counted(x, axis)
     apart = e.subtract(value, e.divide(total, count))
     apart = e.where(logic.isnan(value), 0, apart)
@@ -141,12 +143,14 @@ def nanstd(
     /,
     axis: Axes = None,
     *,
+    dtype: DTypeLike | None = None,
     correction: float = 0.0,
     keepdims: bool = False,
     ddof: float | None = None,
 ) -> Tracer:
     """Compute the square root of `nanvar`."""
-    return e.sqrt(nanvar(x, axis, correction=correction, keepdims=keepdims, ddof=ddof))
+    less = correction if ddof is None else ddof
+    return e.sqrt(nanvar(x, axis, dtype=dtype, correction=less, keepdims=keepdims))
 
 
 def _where_filled(
@@ -172,13 +176,19 @@ nanargmin = _where_filled("nanargmin", "smallest", reduce.argmin, 1)
 def _cumulative(
     name: str, doc: str, of: Callable[..., Tracer], start: int
 ) -> Callable[..., Tracer]:
-    def function(x: ArrayLike, /, axis: int | None = None) -> Tracer:
-        value = tensor(x)
+    def function(
+        x: ArrayLike, /, axis: int | None = None, *, dtype: DTypeLike | None = None
+    ) -> Tracer:
+        value = tensor(x) if dtype is None else e.astype(x, dtype)
         if axis is None:
             value, axis = reshaped(value, (value.size,)), 0
         return of(e.where(logic.isnan(value), start, value), axis=axis)
 
-    return named(function, name, f"{doc} the first 1, 2, ... elements along `axis`, NaNs left out.")
+    return named(
+        function,
+        name,
+        f"{doc} the first 1, 2, ... elements along `axis`, NaNs left out, as `dtype`.",
+    )
 
 
 nancumsum = _cumulative("nancumsum", "Sum", reduce.cumulative_sum, 0)
@@ -192,8 +202,8 @@ def _quantiles(name: str, doc: str, whole: int, skips: bool) -> Callable[..., Tr
 
     def function(
         x: ArrayLike,
-        q: ArrayLike,
         /,
+        q: ArrayLike,
         axis: Axes = None,
         *,
         method: str = "linear",
