@@ -39,6 +39,7 @@ from meshweave.frontends.torch.decompositions.gradients import decompositions
 from meshweave.frontends.torch.export import first_line
 from meshweave.frontends.torch.layouts import is_dtensor
 from meshweave.layout import Layout, Mesh
+from meshweave.torch.averages import cumulative_averages
 from meshweave.torch.away import OF_FORM, replaced
 from meshweave.torch.constraints import constrained, gathered
 from meshweave.torch.draws import Draw, lifted
@@ -407,6 +408,7 @@ def _traced(
         for module in subjects.modules.values():
             around.enter_context(constrained(module, mesh))
         around.enter_context(_tracing())
+        around.enter_context(cumulative_averages())
         around.enter_context(stream.watched())
         fakes = [torch.empty_strided(tuple(t.shape), t.stride(), dtype=t.dtype) for t in examples]
         try:

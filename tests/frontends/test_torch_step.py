@@ -71,6 +71,21 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
+def test_statistics_of_all_batches() -> None:
+    """`momentum=None` counts the batches, in a tensor that the step keeps."""
+    found = []
+    for fast in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, momentum=None))
+        given = model, torch.optim.SGD(model.parameters(), 0.1), *data()
+        step = mw.from_torch(clearing_first, given) if fast else clearing_first
+        for k in range(3):
+            step(*given[:2], (k + 1) * given[2], given[3])
+        found.append(model.state_dict())
+    for name, value in found[1].items():
+        torch.testing.assert_close(found[0][name], value)
+
+
 def test_a_step_of_short_floats_is_not_rounded() -> None:
     """Muon's update is bf16, its parameters f32: the update times the learning rate is f32."""
     after = []
