@@ -367,6 +367,10 @@ EDGES = {
         torch._weight_norm(x[0], x[1, :, :1, :1], 0),
         torch._weight_norm(x[0], x[1, :1, :1], 2),
     ],
+    "places between": lambda x: [
+        F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), "bilinear", padding, corners)
+        for padding, corners in (("zeros", False), ("border", True))
+    ],
     "a sum": lambda x: [x.sum(-1)],  # its gradient repeats elements
     "windows": lambda x: [(2 * x).unfold(-1, 3, 2), x.unfold(2, 3, 1), x.unfold(3, 2, 4)],
     "bags": lambda x: [

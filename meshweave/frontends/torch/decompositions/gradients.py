@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,8 +35,56 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.replication_pad3d_backward.default: _replication_pad,
         aten.as_strided_scatter.default: _as_strided_scatter,
         aten.unfold_backward.default: _unfold,
+        aten.grid_sampler_2d_backward.default: _grid_sampler,
         **bags.gradients(),
     }
+
+
+LINEAR, REFLECTED = 0, 2
+
+
+def _grid_sampler(
+    grad_output: Tensor,
+    input: Tensor,
+    grid: Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    output_mask: Sequence[bool],
+) -> Any:  # two tensors, or NotImplemented
+    """Go back from a linear interpolation between four elements: to these, and to the place between them."""
+    if interpolation_mode != LINEAR or padding_mode == REFLECTED:
+        return NotImplemented
+    batch, channels, *sizes = input.shape
+    places, slopes = [], []  # along each dim: where, and how much that changes with the grid
+    for dim, size in zip((1, 0), sizes, strict=True):
+        scale = (size - 1) / 2 if align_corners else size / 2
+        place = (grid[..., dim] + 1) * scale - (0 if align_corners else 0.5)
+        inside = (place > 0) & (place < size - 1)
+        slope = torch.full_like(place, scale)
+        if padding_mode:
+            place, slope = place.clamp(0, size - 1), torch.where(inside, slope, 0.0)
+        places.append(place)
+        slopes.append(slope)
+    image = input.reshape(batch, channels, -1)
+    found = torch.zeros_like(image)
+    along = [torch.zeros_like(place) for place in places]
+    for corner in itertools.product((0, 1), repeat=2):
+        lows = [torch.floor(place) for place in places]
+        parts = [p - low if up else 1 - (p - low) for p, low, up in zip(places, lows, corner)]
+        at = [(low + up).to(torch.int64) for low, up in zip(lows, corner)]
+        is_in = [(one >= 0) & (one < size) for one, size in zip(at, sizes)]
+        flat = at[0].clamp(0, sizes[0] - 1) * sizes[1] + at[1].clamp(0, sizes[1] - 1)
+        flat = flat.reshape(batch, 1, -1).expand(batch, channels, -1)
+        slope = torch.where((is_in[0] & is_in[1]).unsqueeze(1), grad_output, 0.0)
+        share = slope * (parts[0] * parts[1]).unsqueeze(1)
+        found = found.scatter_add(2, flat, share.reshape(batch, channels, -1))
+        value = (image.gather(2, flat).reshape(slope.shape) * slope).sum(1)
+        for dim, up in enumerate(corner):
+            change = value * parts[1 - dim]
+            along[dim] = along[dim] + (change if up else -change)
+    pulled = torch.stack([along[1] * slopes[1], along[0] * slopes[0]], -1)
+    return found.reshape(input.shape), pulled
 
 
 def _unfold(grad: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Tensor:
