@@ -278,6 +278,31 @@ def test_what_a_program_takes_without_a_budget_is_a_budget_that_it_keeps(text: s
     assert reasons <= {f"one piece: {taken:,} bytes of {max(1, taken):,}", "the op was erased"}
 
 
+ENDS = """
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func public @main(%a: tensor<3x1x7xbf16> {dist.layout = #dist.layout<"[_, _, x]">})
+    -> (tensor<3x1x7xbf16> {dist.layout = #dist.layout<"[_, _, _]">},
+        tensor<3x1x7xbf16> {dist.layout = #dist.layout<"[x, _, _]">}) {
+  %e = tensor.empty() : tensor<3x1x7xbf16>
+  %0 = linalg.add ins(%a, %a : tensor<3x1x7xbf16>, tensor<3x1x7xbf16>)
+    outs(%e : tensor<3x1x7xbf16>) -> tensor<3x1x7xbf16>
+  return %0, %a : tensor<3x1x7xbf16>, tensor<3x1x7xbf16>
+}
+"""
+
+
+def test_no_budget_is_said_to_need_more_than_one_piece_takes() -> None:
+    """A region would cost a buffer more at its end: slices take more than all of it without."""
+    taken, _ = arena_within(ENDS, None)
+    with pytest.raises(CompileError, match=f"in one piece; allow {taken} bytes"):
+        arena_within(ENDS, 1)
+    preferred = 'attributes {hint.hints = {peak_bytes = {value = "1", strength = "preferred"}}} {'
+    within, reasons = arena_within(
+        ENDS.replace('[x, _, _]">}) {', f'[x, _, _]">}}) {preferred}'), None
+    )
+    assert within == taken and reasons == {f"the least possible is {taken} bytes, in one piece"}
+
+
 # The order of launches.
 
 

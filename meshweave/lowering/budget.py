@@ -278,21 +278,36 @@ def _taken(module: ir.Module, program: LoweredProgram) -> Mapping[int, int]:
 
 
 def keeps_budget(module: ir.Module, program: LoweredProgram) -> bool:
-    """Tell whether @main keeps the budget around all of it in one piece; if so say in the ledger what it takes.
+    """Tell whether @main keeps the budget around all of it in one piece, and say in the ledger what it takes.
 
     module: the local view of a program whose budget has made no region. program: what lowering made of it.
     """
     ledger, which = read_ledger(module), whole_region(module)
     (said,) = (one for one in ledger.said if one.region == which)
-    nbytes, limit = program.areas[1], said.hint.parsed
+    nbytes, limit = program.areas[1], int(said.hint.parsed)
+    settled = Outcome(HONOURED, f"{IN_ONE_PIECE}: {nbytes:,} bytes of {limit:,}")
     if nbytes > limit:
-        return False
+        settled = Outcome(INFEASIBLE, _least_alone(nbytes), f"allow {nbytes} bytes")
     for (hint, op), outcome in ledger.outcomes.items():
         if hint == said.number and outcome.kind == HONOURED:
-            text = f"{IN_ONE_PIECE}: {nbytes:,} bytes of {limit:,}"
-            ledger.outcomes[hint, op] = Outcome(HONOURED, text)
+            ledger.outcomes[hint, op] = settled
     write_ledger(module, ledger)
-    return True
+    return nbytes <= limit
+
+
+def _least_alone(nbytes: int) -> str:
+    return f"the least possible is {nbytes:,} bytes, in {IN_ONE_PIECE}"
+
+
+def at_most(error: CompileError, nbytes: int) -> CompileError:
+    """Return the refusal of a budget, with what one piece takes where that is less than what it says is least."""
+    head, infeasible, _ = error.message.partition(" is infeasible: ")
+    allowed = re.search(r"allow (\d+) bytes", error.message)
+    if allowed is None or int(allowed[1]) <= nbytes:
+        return error
+    return CompileError(
+        f"{head}{infeasible}{_least_alone(nbytes)}; allow {nbytes} bytes", error.location
+    )
 
 
 def _form(region: ir.Operation, asked: BudgetRequest) -> Hashable:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from meshweave.certificate import UNCHECKED, Certificate
-from meshweave.errors import MeshweaveError
+from meshweave.errors import CompileError, MeshweaveError
 from meshweave.hints.fast_paths import ALL, Choice
 from meshweave.ir.pipeline_text import GLOBAL_PASSES
 from meshweave.report import OpRow, Reason
@@ -98,18 +98,25 @@ class RankRecipe:
         Where nothing is said but what bytes it may take, it is first made as if that had not been said: only if it
         takes more, ops are put in the region that a search for slices needs, at which layouts and kernels end.
         """
-        from meshweave.lowering.budget import check_budgets, keeps_budget
+        from meshweave.lowering.budget import at_most, check_budgets, keeps_budget
         from meshweave.transforms.base import copied
         from meshweave.transforms.slicing.apply import is_bounded_alone
 
-        if not self.strip and is_bounded_alone(module):
-            trial = copied(module)
-            program = self._cut_and_lowered(trial, auto, loose=True)
-            if keeps_budget(trial, program):
-                return trial, program
-        program = self._cut_and_lowered(module, auto, loose=False)
-        check_budgets(module, program)
-        return module, program
+        if self.strip or not is_bounded_alone(module):
+            program = self._cut_and_lowered(module, auto, loose=False)
+            check_budgets(module, program)
+            return module, program
+        trial = copied(module)
+        alone = self._cut_and_lowered(trial, auto, loose=True)
+        if keeps_budget(trial, alone):
+            return trial, alone
+        try:
+            program = self._cut_and_lowered(module, auto, loose=False)
+            check_budgets(module, program)
+        except CompileError as error:
+            raise at_most(error, alone.areas[1]) from None
+        # A preferred budget gets what takes least.
+        return (module, program) if program.areas[1] <= alone.areas[1] else (trial, alone)
 
     def _cut_and_lowered(
         self, module: "ir.Module", auto: "PlacementGoal | None", loose: bool
