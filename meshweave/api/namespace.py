@@ -41,12 +41,12 @@ def _either(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 @overload
 def trace(*, room: int = ROOM) -> RankTrace: ...
 @overload
-def trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any: ...
+def trace(x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any: ...
 def trace(*x: Any, room: int = ROOM, **how: Any) -> Any:
     """Trace the programs that are called in a `with`: what each rank did and when. Of an array: sum its diagonal.
 
     room: for so many marks of a rank, of 16 bytes each; a call has half of it at least, `dropped` counts those beyond.
-    x, how: an array, and what np.trace takes besides: offset, axis1, axis2.
+    x, how: an array, and what np.trace takes besides: offset, axis1, axis2, dtype.
 
     Raises UsageError for a room of less than 1 mark, and where a trace is under way already.
 

@@ -177,6 +177,20 @@ def _put_along_axis(function: _Function, made: _Function) -> _Function:
     return put_along_axis
 
 
+def _where(function: _Function, made: _Function) -> _Function:
+    """Return the places where a condition holds if there is nothing to choose from, as NumPy's function does."""
+
+    @wraps(made)
+    def where(condition: Any, /, *choices: Any) -> Any:
+        if choices:
+            return made(condition, *choices)
+        import meshweave
+
+        return meshweave.nonzero(condition)
+
+    return where
+
+
 def _like(x: Array, found: Array) -> Array:
     """Return an Array of x's shape and dtype in its layout."""
     from meshweave.api.redistribution import redistribute
@@ -190,6 +204,7 @@ OUTSIDE: dict[str, Callable[[_Function, _Function], _Function]] = {
     "put_along_axis": _put_along_axis,
     "repeat": _repeat,
     "unstack": _unstack,
+    "where": _where,
     **dict.fromkeys(
         ("nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"),
         _data_dependent,

@@ -228,6 +228,8 @@ def test_functions_of_numpy_compute_on_the_ranks():
         (np.arctan2(a, 2.0), np.arctan2(X, np.float32(2))),
         (np.sum(a, axis=1), X.sum(1)),
         (np.add.reduce(a), X.sum(0)),
+        (mw.diff(a, 2), np.diff(X, 2)),
+        (np.trace(a, dtype=np.float64), np.trace(X, dtype=np.float64)),
         (np.mean(a, axis=0, dtype=np.float64), X.mean(0, dtype=np.float64)),
         (np.concatenate([a, a]), np.concatenate([X, X])),
         *[
@@ -276,6 +278,7 @@ def test_sizes_that_the_elements_decide():
     value = np.array([[3, 1, 3], [0, 1, 3]])
     a = laid(value, "[x, _]")
     assert [v.tolist() for v in mw.nonzero(a)] == [v.tolist() for v in np.nonzero(value)]
+    assert [v.tolist() for v in mw.where(a > 1)] == [v.tolist() for v in np.where(value > 1)]
     assert mw.unique_values(a).tolist() == [0, 1, 3]
     found = mw.unique_all(a)
     assert found.counts.tolist() == [1, 2, 3] and found.values.dtype == a.dtype

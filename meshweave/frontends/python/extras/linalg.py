@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshweave.frontends.python.builder import fail
+from meshweave.frontends.python.dtypes import DTypeLike
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import linalg
 from meshweave.frontends.python.functions.create import arange, zeros
@@ -70,9 +71,16 @@ def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -
     return linalg.diagonal(moveaxis(value, (axis1, axis2), (-2, -1)), offset=offset)
 
 
-def trace(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tracer:
-    """Sum `diagonal`."""
-    return total(diagonal(x, offset, axis1, axis2), axis=-1)
+def trace(
+    x: ArrayLike,
+    /,
+    offset: int = 0,
+    axis1: int = 0,
+    axis2: int = 1,
+    dtype: DTypeLike | None = None,
+) -> Tracer:
+    """Sum `diagonal`. dtype: of the sum."""
+    return total(diagonal(x, offset, axis1, axis2), axis=-1, dtype=dtype)
 
 
 def convolve(x1: ArrayLike, x2: ArrayLike, /, mode: str = "full") -> Tracer:

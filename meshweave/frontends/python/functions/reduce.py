@@ -348,9 +348,9 @@ cumulative_prod = _cumulative(
 def diff(
     x: ArrayLike,
     /,
-    *,
-    axis: int = -1,
     n: int = 1,
+    axis: int = -1,
+    *,
     prepend: ArrayLike | None = None,
     append: ArrayLike | None = None,
 ) -> Tracer:
