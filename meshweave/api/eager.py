@@ -254,9 +254,10 @@ class Call:
             f"mw.{self._name}",
             place=f"mw.{self._name}",
         )
-        moved = whole(self._name, self._leaves, self._arguments, program)
-        if moved is not None:
-            return moved, False, False
+        if mesh == ONE_RANK:
+            moved = whole(self._name, self._leaves, self._arguments, program)
+            if moved is not None:
+                return moved, False, False
         names = [f"argument {number}" for number in range(len(specs))]
         lowered = Lowered(self._name, program, program.specs, names, mesh, "local", STATE.kernels)
         compiled = lowered.compile()

@@ -33,6 +33,8 @@ _ON_VALUES = {
 """Functions that look at the value or at what it is, and make no array of it: they get NumPy arrays."""
 _DECIDED = {"argwhere", "flatnonzero", "intersect1d", "setdiff1d", "setxor1d", "union1d", "unique"}
 """Functions whose results have sizes that the elements decide."""
+_LIKE = {"empty_like", "full_like", "ones_like", "zeros_like"}
+"""Functions that may be told another shape."""
 _MEANS = {"mean", "nanmean", "nanstd", "nanvar", "std", "var"}
 """Functions whose option dtype says what they compute in; ours compute in the dtype that they are given."""
 _HOW = {"optimize"}
@@ -51,7 +53,8 @@ def numpy_ufunc(
     said = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
     if method == "outer":
         method, inputs = "__call__", _crossed(*inputs)
-    dtype, compares = options.get("dtype"), any(kind.endswith("->?") for kind in ufunc.types)
+    dtype = options.get("dtype")
+    compares = all(kind.endswith("?") for kind in ufunc.types if "O" not in kind)
     if dtype is not None and method == "__call__" and ufunc.nout == 1 and not compares:
         inputs = _converted(inputs, options.pop("dtype"))
     if method in ("reduce", "accumulate"):
@@ -111,6 +114,8 @@ def numpy_function(
     if name in _ON_VALUES or name in _ON_SHAPES:
         of = Array.numpy if name in _ON_VALUES else _shaped
         return function(*_with(of, args), **dict(zip(kwargs, _with(of, tuple(kwargs.values())))))
+    if name in _LIKE and kwargs.get("shape") is not None:
+        return _of_shape(name, *args, **kwargs)
     if name in _DECIDED and STATE.trace is None:
         return _decided(function, args, kwargs)
     if name == "svd" and not kwargs.get("compute_uv", True):
@@ -137,6 +142,14 @@ def numpy_function(
             )
     made = found(*args, **kwargs)
     return made if out is None else _into(out, made, True)
+
+
+def _of_shape(name: str, like: Array, *fill: Any, shape: Any, dtype: Any = None, **how: Any) -> Any:
+    """Make an array of another shape than `like`, of its dtype and on its mesh."""
+    how = {k: v for k, v in how.items() if k == "fill_value"}
+    made = _function(name.removesuffix("_like"))
+    assert made is not None
+    return made(shape, *fill, dtype=dtype or like.dtype, device=like.mesh, **how)
 
 
 def _decided(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -99,6 +99,9 @@ def test_what_numpy_moves_is_what_a_program_moves(wide):
     assert (
         not mw.eye(2, k=2**70).numpy().any() and mw.tril(given[0], k=2**70).tolist() == x.tolist()
     )
+    mesh = mw.Mesh(x=2)
+    for found in (mw.zeros((4,), device=mesh), mw.ones_like(given[0], device=mesh)):
+        assert found.mesh == mesh
     for wrong in (lambda v: mw.reshape(v, (5, 5)), lambda v: mw.concat((v, v[0]))):
         with pytest.raises(mw.MeshweaveError):
             wrong(given[0])
@@ -229,6 +232,8 @@ def test_functions_of_numpy_compute_on_the_ranks():
         (np.sum(a, axis=1), X.sum(1)),
         (np.add.reduce(a), X.sum(0)),
         (mw.diff(a, 2), np.diff(X, 2)),
+        (np.add(a, a, dtype=np.float64), np.add(X, X, dtype=np.float64)),
+        (np.full_like(a, 3, shape=(2, 2)), np.full_like(X, 3, shape=(2, 2))),
         (np.trace(a, dtype=np.float64), np.trace(X, dtype=np.float64)),
         (np.mean(a, axis=0, dtype=np.float64), X.mean(0, dtype=np.float64)),
         (np.concatenate([a, a]), np.concatenate([X, X])),
