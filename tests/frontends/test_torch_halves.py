@@ -28,6 +28,7 @@ class Ops(nn.Module):
             "norm": torch.linalg.vector_norm(x, 3, -1),
             "elu": F.elu(x),
             "selu": F.selu(x),
+            "gelu": F.gelu(x),
             "avg_pool": F.avg_pool2d(image, 3),
             "index_add": torch.zeros(7, 32, dtype=x.dtype).index_add(0, place, x),
             "scatter_add": torch.zeros(7, 32, dtype=x.dtype).scatter_add(

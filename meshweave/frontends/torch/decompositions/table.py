@@ -20,7 +20,7 @@ from meshweave.frontends.torch.decompositions import (
     quantized,
     special,
 )
-from meshweave.frontends.torch.decompositions.halves import wide, wide_product
+from meshweave.frontends.torch.decompositions.halves import rounded_once, wide, wide_product
 
 
 def decompositions(
@@ -164,7 +164,8 @@ def _heads_at_once(
 def _gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     """Compute the tanh form with sqrt(2 / pi): upstream takes pi as 22 / 7 there."""
     if approximate != "tanh":
-        return NotImplemented
+        exact: Tensor = rounded_once(torch.ops.aten.gelu.default)(input)
+        return exact
     x = wide(input)
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
     return (0.5 * x * (1 + torch.tanh(inner))).to(input.dtype)
