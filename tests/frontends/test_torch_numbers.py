@@ -174,3 +174,46 @@ def test_numbers_of_8_bits_with_scales() -> None:
     a, b = torch.randn(16, 32), torch.randn(32, 16)
     with mw.from_torch(Calls(scaled), (a, b)) as program:
         torch.testing.assert_close(program(a, b), scaled(a, b))
+
+
+def test_signs_of_integers_and_medians_of_what_is_a_number() -> None:
+    def function(i: Any, f: Any) -> Any:
+        signs = torch.copysign(i, i.flip(0)), torch.copysign(i, f), torch.copysign(f, -1.0)
+        medians = f.nanmedian(), *f.nanmedian(1), f.nanmedian(0, keepdim=True)[0]
+        return *signs, *medians, *torch.max(i[0, 0], 0), *torch.min(f[0, 1], 0)
+
+    torch.manual_seed(0)
+    f = torch.randn(6, 5)
+    f[f > 1], f[2] = torch.nan, torch.nan
+    f[2, 3] = 1
+    check(function, torch.randint(-9, 9, (6, 5), dtype=torch.int32), f)
+
+
+def test_what_is_no_number_stays_none_and_is_found() -> None:
+    """Upstream takes x == x for true, and of a NaN beside a number makes either, as they come."""
+
+    def function(x: Any, y: Any) -> Any:
+        same = x == x, (x + 1) == (x + 1), torch.isclose(x, x), torch.isclose(x, y, equal_nan=True)
+        cut = x.clamp(-1, 1), x.clamp(min=0), x.clamp_max(1), torch.clamp(x, y, y + 1)
+        active = (
+            torch.nn.functional.hardtanh(x),
+            torch.nn.functional.relu6(x),
+            torch.nn.functional.hardsigmoid(x),
+        )
+        pairs = torch.maximum(x, y), torch.minimum(x, y), torch.maximum(x, y[0]), torch.fmax(x, y)
+        places = x.argmax(1), x.argmin(0), x.argmax(), *x.max(1), *y.min(0, keepdim=True)
+        return *same, *cut, *active, *pairs, *places
+
+    torch.manual_seed(0)
+    x, y = torch.randn(5, 7), torch.randn(5, 7)
+    x[0, 2], x[3], y[1, 1], y[3, :4], x[2, 0], x[2, 3] = (
+        torch.nan,
+        torch.nan,
+        torch.nan,
+        torch.nan,
+        torch.inf,
+        -torch.inf,
+    )
+    x[4, :3], y[4, 0], y[2, 0] = torch.tensor([0.0, -0.0, 0.0]), 0.0, torch.inf
+    check(function, x, y)
+    check(function, x.bfloat16(), y.bfloat16())

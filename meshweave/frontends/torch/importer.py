@@ -30,17 +30,19 @@ from meshweave.frontends.torch.loops import lower_tm_tensor
 from meshweave.frontends.torch.probe import failing_ops, refusal
 from meshweave.frontends.torch.routines import (
     BITS_OP,
+    CAST,
     CONSTRAIN_OP,
+    EXTREME_OP,
     LIBRARY_OP,
     SUMMED_OP,
     call_routines,
-    declare_bits,
+    compute_elements,
     declare_constraint,
+    declare_elementwise,
     declare_routine,
     declare_sum,
     place_constraints,
     sum_products,
-    take_bits,
 )
 from meshweave.frontends.torch.unsigned import compute_wide, mark_unsigned
 from meshweave.ir.bindings import PassManager, ir, torch_importer
@@ -126,7 +128,7 @@ def _text(
         _run(module, _CLEAN_UP)
         call_routines(module)
         sum_products(module)
-        take_bits(module)
+        compute_elements(module)
         lower_tm_tensor(module)
         simplify(module)
         unfold_products(module)
@@ -244,7 +246,13 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
             elif target == BITS_OP and _is_as_wide(node):
                 values = [self._import_argument(loc, node.args[0])]
                 type_ = self._cc.value_info_to_type(node.meta["val"])
-                name = declare_bits(module, values[0], type_)
+                name = declare_elementwise(module, CAST, values, type_)
+            elif target == EXTREME_OP:
+                *operands, largest = node.args
+                values = [self._import_argument(loc, operand) for operand in operands]
+                type_ = self._cc.value_info_to_type(node.meta["val"])
+                op = "arith.maximumf" if largest else "arith.minimumf"
+                name = declare_elementwise(module, op, values, type_)
             else:
                 super()._import_torch_op_overload(loc, node, concrete_target)
                 return

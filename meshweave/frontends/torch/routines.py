@@ -1,7 +1,8 @@
 """Bring what torch-mlir does not know through its pipelines, as calls of functions without a body.
 
 Calls of LAPACK become `mw.lapack`, constraints of layouts `dist.constrain`, sums of products one product with two loops
-that reduce, bits taken for another dtype `arith.bitcast`: an attribute of the function says which.
+that reduce, bits taken for another dtype and extremes ops of `arith` on elements: an attribute of the function says
+which.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ SUMMED_OP = "meshweave.summed_products.default"
 """The op of torch that adds up products of rows and columns, of all matrices of a batch, in f32: see `matrices.py`."""
 BITS_OP = "aten.view.dtype"
 """The op of torch that takes the bits of elements for those of another dtype."""
+CAST = "arith.bitcast"
 _SUMMED = "meshweave.summed_products"
-_BITS = "meshweave.bits"
+EXTREME_OP = "meshweave.extreme.default"
+"""The op of torch that chooses the larger or the smaller of two elements, NaN before either: see `orders.py`."""
+_ELEMENT_OP = "meshweave.element_op"
 _SAYS = "meshweave.lapack"  # attribute of a function: the routine and its flags
 _LAYOUT, _AXES = "meshweave.layout", "meshweave.axes"
 
@@ -53,9 +57,12 @@ def declare_sum(module: ir.Module, operands: Sequence[ir.Value], result: ir.Type
     return _declare(module, "sum", operands, [result], {_SUMMED: ir.UnitAttr.get()})
 
 
-def declare_bits(module: ir.Module, operand: ir.Value, result: ir.Type) -> str:
-    """Declare a function that stands for the same bits as another dtype; return its name."""
-    return _declare(module, "bits", [operand], [result], {_BITS: ir.UnitAttr.get()})
+def declare_elementwise(
+    module: ir.Module, op: str, operands: Sequence[ir.Value], result: ir.Type
+) -> str:
+    """Declare a function that stands for an op of `arith` on elements of tensors of one shape; return its name."""
+    said = {_ELEMENT_OP: ir.StringAttr.get(op)}
+    return _declare(module, "elementwise", operands, [result], said)
 
 
 def _declare(
@@ -113,21 +120,27 @@ def _summed(b: OpBuilder, left: ir.Value, right: ir.Value, result: ir.RankedTens
     ).result
 
 
-def take_bits(module: ir.Module) -> None:
-    """Replace calls of these functions by casts of each element."""
-    said = {n: f for n, f in functions_of(module).items() if _BITS in f.attributes}
+def compute_elements(module: ir.Module) -> None:
+    """Replace calls of these functions by the op on each element; a cast to the same type by nothing."""
+    said = {n: f for n, f in functions_of(module).items() if _ELEMENT_OP in f.attributes}
     for call in ops_named(module.operation, "func.call"):
         if callee_of(call) in said:
-            b, value, type_ = OpBuilder.before(call), call.operands[0], call.results[0].type
-            made = value if value.type == type_ else b.elementwise([value], b.empty(type_), _cast)
-            replace_op(call, [made])
+            op = said[callee_of(call)].attributes[_ELEMENT_OP].value
+            replace_op(call, [_on_elements(op, call)])
     for function in said.values():
         function.erase()
 
 
-def _cast(b: OpBuilder, values: list[ir.Value]) -> ir.Value:
-    number, into = values
-    return b.one("arith.bitcast", into.type, number)
+def _on_elements(op: str, call: ir.Operation) -> ir.Value:
+    b, values, type_ = OpBuilder.before(call), list(call.operands), call.results[0].type
+    if op == CAST and values[0].type == type_:
+        return values[0]
+
+    def body(inner: OpBuilder, given: list[ir.Value]) -> ir.Value:
+        *elements, into = given
+        return inner.one(op, into.type, *elements)
+
+    return b.elementwise(values, b.empty(type_), body)
 
 
 def place_constraints(module: ir.Module) -> None:

@@ -44,7 +44,8 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten._to_copy.default: _to_copy,
         aten.isfinite.default: lambda x: (x.abs() < math.inf) if x.is_floating_point() else x == x,
         aten.signbit.default: _negative,
-        aten.copysign.Tensor: lambda x, y: torch.where(_negative(y), -x.abs(), x.abs()),
+        aten.copysign.Tensor: _copysign,
+        aten.copysign.Scalar: lambda x, y: _copysign(x, torch.full((), float(y))),
         aten.hypot.default: _hypot,
         aten.fmax.default: lambda x, y: _of_numbers(torch.maximum, x, y),
         aten.fmin.default: lambda x, y: _of_numbers(torch.minimum, x, y),
@@ -54,7 +55,6 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten._cdist_forward.default: lambda x, y, p, mode=None: torch.linalg.vector_norm(
             x.unsqueeze(-2) - y.unsqueeze(-3), p, dim=-1
         ),
-        aten.searchsorted.Tensor: _searchsorted,
         aten.histc.default: _histc,
         aten.gcd.default: _gcd,
         aten.lcm.default: lambda x, y: (x // _gcd(x, y).clamp(min=1) * y).abs(),
@@ -79,17 +79,6 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.logcumsumexp.default: _logcumsumexp,
         aten.nll_loss_backward.default: _nll_loss_backward,
         aten.nll_loss2d_backward.default: _nll_loss_backward,
-        aten.cummax.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.ge)),
-        aten.cummin.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.le)),
-        aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(
-            x, dim, descending
-        ),
-        aten.topk.default: lambda x, k, dim=-1, largest=True, sorted=True: (
-            NotImplemented if sorted else torch.topk(x, k, dim, largest)
-        ),
-        aten.kthvalue.default: _of_rows(_kthvalue),
-        aten.median.dim: _of_rows(_median_along),
-        aten.median.default: lambda x: _median_along(x.reshape(-1), 0)[0],
         **{op: _first_of(_wider(op), _by_number(op)) for op in _int8_ops()},
         **{op: _first_of(_floored, _wider(op), _by_number(op)) for op in _floor_divisions()},
         aten.fmod.Tensor: _first_of(_left, _wider(aten.fmod.Tensor)),
@@ -186,6 +175,13 @@ def _negative(x: Tensor) -> Tensor:
     if x.dtype == torch.bool:
         return x.logical_and(x.logical_not())
     return (x < 0) | (1 / x < 0) if x.is_floating_point() else x < 0
+
+
+def _copysign(x: Tensor, y: Tensor) -> Tensor:
+    """Return |x| with the sign of y, which a zero has too; floats of integers."""
+    kind = torch.result_type(x, y)
+    size = x.to(kind if kind.is_floating_point else torch.float32).abs()
+    return torch.where(_negative(y), -size, size)
 
 
 def _hypot(x: Tensor, y: Tensor) -> Tensor:
@@ -430,40 +426,6 @@ def _addmv(
     return (made if beta == 0 else made + wide(x) * beta).to(x.dtype)
 
 
-def _searchsorted(
-    edges: Tensor,
-    x: Tensor,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Tensor | None = None,
-) -> Tensor:
-    """Count the edges below each element: compare it with all of few edges, halve the row of many."""
-    if sorter is not None:
-        return NotImplemented
-    count, kind = edges.shape[-1], torch.int32 if out_int32 else torch.int64
-    after = torch.gt if right or side == "right" else torch.ge
-    if count <= _FEW_EDGES:
-        rows = edges.unsqueeze(-2) if edges.dim() > 1 else edges
-        return after(rows, x.unsqueeze(-1)).logical_not().sum(-1, dtype=kind)
-    found = torch.zeros_like(x, dtype=torch.int64)
-    step = 1 << (count.bit_length() - 1)
-    while step:
-        further = found + step
-        place = torch.clamp(further, max=count) - 1
-        edge = torch.gather(edges, -1, place) if edges.dim() > 1 else edges[place]
-        below = after(edge, x).logical_not() & (further <= count)
-        found, step = torch.where(below, further, found), step // 2
-    return found.to(kind)
-
-
-_FEW_EDGES = 64
-
-
-# Reductions
-
-
 def _var_mean(
     x: Tensor,
     dim: Sequence[int] | None = None,
@@ -632,60 +594,13 @@ def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
     """Combine the first 1, 2, ... elements along a dim, in log2(size) rounds."""
     step = 1
     while x.dim() and step < x.shape[dim]:
-        x = torch.logaddexp(_shifted(x, dim, step, -math.inf), x)
+        x = torch.logaddexp(shifted(x, dim, step, -math.inf), x)
         step *= 2
     return x
 
 
-def _shifted(x: Tensor, dim: int, step: int, fill: float) -> Tensor:
+def shifted(x: Tensor, dim: int, step: int, fill: float) -> Tensor:
     """Move x towards larger places along a dim, with `fill` before it."""
     kept = x.narrow(dim, 0, x.shape[dim] - step)
     behind = x.dim() - 1 - dim % x.dim()
     return torch.constant_pad_nd(kept, [0, 0] * behind + [step, 0], fill)
-
-
-def _of_rows(op: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return an op that gives elements along a dim and their places, for tensors without dims too."""
-
-    def computed(x: Tensor, *args: object, **options: object) -> tuple[Tensor, Tensor]:
-        if not x.dim():
-            return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-        return op(x, *args, **options)
-
-    return computed
-
-
-def _extremes(x: Tensor, dim: int, better: Combine) -> tuple[Tensor, Tensor]:
-    """Return the largest (or smallest) element so far and its place: the last of equal ones, as in torch. NaN wins."""
-    size = x.shape[dim]
-    shape = [size if d == dim % x.dim() else 1 for d in range(x.dim())]
-    places = torch.arange(size).reshape(shape).expand(x.shape)
-    step, values = 1, x
-    while step < size:
-        before = _shifted(values, dim, step, 0)
-        earlier = _shifted(places, dim, step, -1)
-        keeps = better(values, before) | (earlier < 0)
-        if x.is_floating_point():
-            keeps = keeps | (values != values)
-        values, places = torch.where(keeps, values, before), torch.where(keeps, places, earlier)
-        step *= 2
-    return values, places
-
-
-def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    values, places = torch.sort(x, dim)
-    found = (values.narrow(dim, k - 1, 1), places.narrow(dim, k - 1, 1))
-    return found if keepdim else tuple(one.squeeze(dim) for one in found)
-
-
-def _median_along(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the lower median and its place, or those of a NaN where there is one."""
-    size = x.shape[dim]
-    values, places = _kthvalue(x, (size + 1) // 2, dim, True)
-    if x.is_floating_point():
-        nan = x != x
-        where = torch.argmax(nan.to(torch.int32), dim, keepdim=True)
-        has_nan = nan.any(dim, keepdim=True)
-        values = torch.where(has_nan, math.nan, values)
-        places = torch.where(has_nan, where, places)
-    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))

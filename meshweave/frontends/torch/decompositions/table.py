@@ -16,6 +16,7 @@ from meshweave.frontends.torch.decompositions import (
     foreach,
     lapack,
     matrices,
+    orders,
     plain,
     quantized,
     special,
@@ -30,7 +31,12 @@ def decompositions(
     aten = torch.ops.aten
     table = {**upstream, **plain.decompositions(), **lapack.decompositions()}
     table |= matrices.decompositions() | special.decompositions() | foreach.decompositions()
-    table |= bags.decompositions() | bits.decompositions() | quantized.decompositions()
+    table |= (
+        orders.decompositions()
+        | bags.decompositions()
+        | bits.decompositions()
+        | quantized.decompositions()
+    )
     table[aten.scaled_dot_product_attention.default] = _attention
     table[aten._transformer_encoder_layer_fwd.default] = _encoder_layer
     table[aten._native_multi_head_attention.default] = _heads_at_once

@@ -1,0 +1,212 @@
+"""Decompose ops on the order of elements: sorts, medians, places among edges, running extremes."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from meshweave.frontends.torch.decompositions.plain import Combine, shifted
+
+
+def decompositions() -> dict[object, Callable[..., object]]:
+    """Return the decompositions by op."""
+    aten = torch.ops.aten
+    return {
+        aten.nanmedian.default: lambda x: _nanmedian(x.reshape(-1), 0)[0],
+        aten.nanmedian.dim: _of_rows(_nanmedian),
+        aten.searchsorted.Tensor: _searchsorted,
+        aten.cummax.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.ge)),
+        aten.cummin.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.le)),
+        aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(
+            x, dim, descending
+        ),
+        aten.topk.default: lambda x, k, dim=-1, largest=True, sorted=True: (
+            NotImplemented if sorted else torch.topk(x, k, dim, largest)
+        ),
+        aten.kthvalue.default: _of_rows(_kthvalue),
+        aten.median.dim: _of_rows(_median_along),
+        aten.median.default: lambda x: _median_along(x.reshape(-1), 0)[0],
+        aten.eq.Tensor: _equal,
+        aten.isclose.default: _isclose,
+        aten.clamp.default: _clamp,
+        aten.clamp.Tensor: _clamp,
+        aten.clamp_min.default: lambda x, low: _clamp(x, low),
+        aten.clamp_min.Tensor: lambda x, low: _clamp(x, low),
+        aten.clamp_max.default: lambda x, high: _clamp(x, None, high),
+        aten.clamp_max.Tensor: lambda x, high: _clamp(x, None, high),
+        aten.maximum.default: lambda x, y: _extreme(x, y, True),
+        aten.minimum.default: lambda x, y: _extreme(x, y, False),
+        aten.argmax.default: lambda *args, **how: _place(True, *args, **how),
+        aten.argmin.default: lambda *args, **how: _place(False, *args, **how),
+        aten.hardtanh.default: lambda x, low=-1.0, high=1.0: _clamp(x, low, high),
+        aten.relu6.default: lambda x: _clamp(x, 0.0, 6.0),
+        aten.hardsigmoid.default: _hardsigmoid,
+        aten.max.dim: _of_rows(partial(_extreme_and_place, True)),
+        aten.min.dim: _of_rows(partial(_extreme_and_place, False)),
+    }
+
+
+def _equal(x: Tensor, y: Tensor) -> Tensor:
+    """Compare floats both ways: upstream takes a tensor for equal to itself, which a NaN in it is not."""
+    if not (x.is_floating_point() and y.is_floating_point()):
+        return NotImplemented
+    return (x <= y) & (x >= y)
+
+
+def _isclose(
+    x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Tensor:
+    """Compare floats within a tolerance; what is infinite is close to itself alone."""
+    if not (x.is_floating_point() and y.is_floating_point()):
+        return NotImplemented
+    apart = (x - y).abs()
+    near = (x == y) | ((apart <= atol + (rtol * y).abs()) & (apart < torch.inf))
+    return near | ((x != x) & (y != y)) if equal_nan else near
+
+
+def _clamp(
+    x: Tensor, low: Tensor | float | None = None, high: Tensor | float | None = None
+) -> Tensor:
+    """Cut floats off; a NaN stays one, of which upstream makes a bound."""
+    if not x.is_floating_point():
+        return NotImplemented
+    for bound, cut in ((low, torch.maximum), (high, torch.minimum)):
+        if bound is not None:
+            edge = bound if isinstance(bound, Tensor) else torch.full((), bound, dtype=x.dtype)
+            x = cut(x, edge)
+    return x
+
+
+def _nanmedian(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the lower median of what is a number along a dim, and its place; NaN where nothing is."""
+    ordered, places = torch.sort(x, dim)  # NaN last
+    count = (x == x).sum(dim, keepdim=True)
+    middle = ((count - 1) // 2).clamp(min=0)
+    found = ordered.gather(dim, middle), places.gather(dim, middle)
+    return found if keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
+
+
+torch.library.define("meshweave::extreme", "(Tensor a, Tensor b, bool largest) -> Tensor")
+torch.library.register_fake("meshweave::extreme", lambda a, b, largest: a.new_empty(a.shape))
+
+
+def _extreme(x: Tensor, y: Tensor, largest: bool) -> Tensor:
+    """Choose the larger or the smaller of two floats; a NaN on either side, of which upstream keeps one of them."""
+    kind = torch.result_type(x, y)
+    if not kind.is_floating_point:
+        return NotImplemented
+    pair = torch.broadcast_tensors(x.to(kind), y.to(kind))
+    made: Tensor = torch.ops.meshweave.extreme(*pair, largest)
+    return made
+
+
+def _place(largest: bool, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """Find an extreme among integers in the order of the floats, in which a NaN comes first."""
+    if not x.is_floating_point() or x.ndim == 0:
+        return NotImplemented
+    wide = x if x.dtype == torch.float64 else x.float()
+    whole = torch.int64 if x.dtype == torch.float64 else torch.int32
+    ends = torch.iinfo(whole)
+    bits = (wide + 0.0).view(whole)  # no zero has a sign
+    order = torch.where(bits < 0, bits ^ ends.max, bits)
+    order = torch.where(x != x, ends.max if largest else ends.min, order)
+    if largest:
+        return torch.argmax(order, dim, keepdim)
+    return torch.argmin(order, dim, keepdim)
+
+
+def _extreme_and_place(
+    largest: bool, x: Tensor, dim: int, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the extreme of floats along a dim, and its place."""
+    if not x.is_floating_point():
+        return NotImplemented
+    found = torch.amax(x, dim, keepdim) if largest else torch.amin(x, dim, keepdim)
+    return found, _place(largest, x, dim, keepdim)
+
+
+def _hardsigmoid(x: Tensor) -> Tensor:
+    return _clamp(x + 3, 0.0, 6.0) / 6
+
+
+def _searchsorted(
+    edges: Tensor,
+    x: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Count the edges below each element: compare it with all of few edges, halve the row of many."""
+    if sorter is not None:
+        return NotImplemented
+    count, kind = edges.shape[-1], torch.int32 if out_int32 else torch.int64
+    after = torch.gt if right or side == "right" else torch.ge
+    if count <= _FEW_EDGES:
+        rows = edges.unsqueeze(-2) if edges.dim() > 1 else edges
+        return after(rows, x.unsqueeze(-1)).logical_not().sum(-1, dtype=kind)
+    found = torch.zeros_like(x, dtype=torch.int64)
+    step = 1 << (count.bit_length() - 1)
+    while step:
+        further = found + step
+        place = torch.clamp(further, max=count) - 1
+        edge = torch.gather(edges, -1, place) if edges.dim() > 1 else edges[place]
+        below = after(edge, x).logical_not() & (further <= count)
+        found, step = torch.where(below, further, found), step // 2
+    return found.to(kind)
+
+
+_FEW_EDGES = 64
+
+
+# Reductions
+
+
+def _of_rows(op: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return an op that gives elements along a dim and their places, for tensors without dims too."""
+
+    def computed(x: Tensor, *args: object, **options: object) -> tuple[Tensor, Tensor]:
+        if not x.dim():
+            return x.clone(), torch.zeros_like(x, dtype=torch.int64)
+        return op(x, *args, **options)
+
+    return computed
+
+
+def _extremes(x: Tensor, dim: int, better: Combine) -> tuple[Tensor, Tensor]:
+    """Return the largest (or smallest) element so far and its place: the last of equal ones, as in torch. NaN wins."""
+    size = x.shape[dim]
+    shape = [size if d == dim % x.dim() else 1 for d in range(x.dim())]
+    places = torch.arange(size).reshape(shape).expand(x.shape)
+    step, values = 1, x
+    while step < size:
+        before = shifted(values, dim, step, 0)
+        earlier = shifted(places, dim, step, -1)
+        keeps = better(values, before) | (earlier < 0)
+        if x.is_floating_point():
+            keeps = keeps | (values != values)
+        values, places = torch.where(keeps, values, before), torch.where(keeps, places, earlier)
+        step *= 2
+    return values, places
+
+
+def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    values, places = torch.sort(x, dim)
+    found = (values.narrow(dim, k - 1, 1), places.narrow(dim, k - 1, 1))
+    return found if keepdim else tuple(one.squeeze(dim) for one in found)
+
+
+def _median_along(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the lower median and its place, or those of a NaN where there is one."""
+    size = x.shape[dim]
+    values, places = _kthvalue(x, (size + 1) // 2, dim, True)
+    if x.is_floating_point():
+        nan = x != x
+        where = torch.argmax(nan.to(torch.int32), dim, keepdim=True)
+        has_nan = nan.any(dim, keepdim=True)
+        values = torch.where(has_nan, math.nan, values)
+        places = torch.where(has_nan, where, places)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
