@@ -61,6 +61,12 @@ def _numbers(value: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DTy
     """Return numbers of any kind as an array, and their dtype: that of an array, and of Python's the default one."""
     plain = isinstance(value, bool | int | float | complex | list | tuple)
     array = np.asarray(_listed(value)) if plain else as_numpy(value, "asarray")
+    if plain and dtype is not None and dtype.name == "ui64" and array.dtype.kind == "f":
+        exact = np.asarray(
+            _listed(value), object
+        )  # NumPy makes floats of integers on both sides of 2**63
+        if array.size and all(isinstance(v, int) and 0 <= v < 1 << 64 for v in exact.flat):
+            array = exact.astype(np.uint64)
     if array.dtype.kind not in "biufcV" or (array.dtype.kind == "V" and array.dtype.names):
         raise UsageError(f"asarray: a {type(value).__name__} is no array of numbers")
     if dtype is None:

@@ -279,6 +279,13 @@ def test_functions_of_numpy_compute_on_the_ranks():
             wrong()
 
 
+def test_integers_beyond_63_bits_keep_their_digits():
+    large = (1 << 63) + 1
+    assert mw.asarray([large, 0], dtype=mw.uint64).tolist() == [large, 0]
+    with pytest.raises(UsageError, match="is no meshweave"):
+        mw.asarray([large, -1], dtype=mw.uint64)
+
+
 def test_sizes_that_the_elements_decide():
     value = np.array([[3, 1, 3], [0, 1, 3]])
     a = laid(value, "[x, _]")
