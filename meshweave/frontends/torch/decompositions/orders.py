@@ -120,9 +120,10 @@ def _place(largest: bool, x: Tensor, dim: int | None = None, keepdim: bool = Fal
 def _extreme_and_place(
     largest: bool, x: Tensor, dim: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the extreme of floats along a dim, and its place."""
+    """Return the extreme along a dim, and its place; those of integers upstream knows."""
     if not x.is_floating_point():
-        return NotImplemented
+        upstream: tuple[Tensor, Tensor] = NotImplemented
+        return upstream
     found = torch.amax(x, dim, keepdim) if largest else torch.amin(x, dim, keepdim)
     return found, _place(largest, x, dim, keepdim)
 
