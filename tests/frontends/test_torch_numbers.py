@@ -217,3 +217,30 @@ def test_what_is_no_number_stays_none_and_is_found() -> None:
     x[4, :3], y[4, 0], y[2, 0] = torch.tensor([0.0, -0.0, 0.0]), 0.0, torch.inf
     check(function, x, y)
     check(function, x.bfloat16(), y.bfloat16())
+
+
+def test_integers_where_floats_are_more_common() -> None:
+    def function(i: Any, e: Any, image: Any) -> Any:
+        powers = i**e, torch.pow(3, e), torch.angle(i), torch.isclose(i, i.flip(0))
+        pooled = torch.nn.functional.max_pool2d(image, 2, return_indices=True)
+        rows = torch.tensor([0, 2, 2])
+        kinds = ("prod", "amax", "mean")
+        reduced = [
+            i.index_reduce(0, rows, i[:3], kind, include_self=kind != "amax") for kind in kinds
+        ]
+        sums = (
+            torch.addmm(i, i[:, :5], i, beta=0.2, alpha=2),
+            torch.addmv(i[:, 0], i, i[0], beta=1.9),
+        )
+        batch = torch.addbmm(i, image[0, :, :5, :5].int(), image[0, :, :5].int(), beta=0.2, alpha=2)
+        copies = (
+            torch.view_copy(i, (6, 5)),
+            torch.permute_copy(i, (1, 0)),
+            torch.narrow_copy(i, 0, 1, 2),
+        )
+        return *powers, *pooled, *reduced, *sums, batch, *copies
+
+    torch.manual_seed(0)
+    i = torch.randint(-9, 9, (5, 6), dtype=torch.int32)
+    e = torch.randint(0, 12, (5, 6), dtype=torch.int32)
+    check(function, i, e, torch.randint(-9, 9, (1, 2, 6, 6)))

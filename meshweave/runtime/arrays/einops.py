@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -23,27 +22,27 @@ def tell_einops() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
-class _Finder(MetaPathFinder):
-    """Find the module of einops once, to add to it what it knows of Arrays."""
+class _Finder:
+    """Find the module of einops once, to add to it what it knows of Arrays. `importlib.abc` would load too much."""
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> Any:
         if name != _WHERE:
             return None
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        spec: ModuleSpec | None = PathFinder.find_spec(name, path, target)
+        spec: Any = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)
         return spec
 
 
-class _Loader(Loader):
+class _Loader:
     """Load a module as `inner` does, then add to it."""
 
-    def __init__(self, inner: Loader) -> None:
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> Any:
         return self._inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:

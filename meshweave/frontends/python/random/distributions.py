@@ -85,7 +85,9 @@ def scaled(x: Tracer, times: Tracer, more: Tracer) -> Tracer:
 
 def _floating(name: str, dtype: DTypeLike | None) -> DType:
     wanted = dtype_of(f"random.{name}", dtype, default_floating())
-    if wanted.kind != "f" or wanted.bits < 16:
+    if wanted.kind != "f":
+        fail(f"random.{name}: dtype {wanted!r}, a floating one is right")
+    if wanted.bits < 16:
         fail(f"random.{name}: dtype {wanted!r}, a floating one of 16 bits or more is right")
     return wanted
 

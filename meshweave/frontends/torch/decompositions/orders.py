@@ -58,9 +58,9 @@ def _equal(x: Tensor, y: Tensor) -> Tensor:
 def _isclose(
     x: Tensor, y: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
-    """Compare floats within a tolerance; what is infinite is close to itself alone."""
+    """Compare within a tolerance; what is infinite is close to itself alone."""
     if not (x.is_floating_point() and y.is_floating_point()):
-        return NotImplemented
+        x, y = x.double(), y.double()
     apart = (x - y).abs()
     near = (x == y) | ((apart <= atol + (rtol * y).abs()) & (apart < torch.inf))
     return near | ((x != x) & (y != y)) if equal_nan else near

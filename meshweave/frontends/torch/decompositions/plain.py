@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from meshweave.frontends.torch.decompositions.halves import HALVES, rounded_once, wide, wide_product
+from meshweave.frontends.torch.decompositions.integers import by_floats, scattered_means
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 
@@ -35,11 +36,15 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.diagonal_scatter.default: _diagonal_scatter,
         aten.block_diag.default: _block_diag,
         aten.index_put.default: _index_put,
+        aten.index_reduce.default: _index_reduce,
         aten.scatter.reduce: _scatter_by_name,
         aten.scatter.value_reduce: _scatter_by_name,
         aten.scatter.src: _from_the_front(aten.scatter.src),
         aten.scatter.value: _from_the_front(aten.scatter.value),
-        **{op: _first_of(rounded_once(op), _from_the_front(op)) for op in _sums_at_places()},
+        **{
+            op: _first_of(scattered_means, rounded_once(op), _from_the_front(op))
+            for op in _sums_at_places()
+        },
         aten.index_add.default: _index_add,
         aten._to_copy.default: _to_copy,
         aten.isfinite.default: lambda x: (x.abs() < math.inf) if x.is_floating_point() else x == x,
@@ -64,8 +69,13 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.var.correction: lambda *args, **options: _var_mean(*args, **options)[0],
         aten.var_mean.correction: _var_mean,
         aten.native_group_norm.default: _group_norm,
-        aten.max_pool3d_with_indices.default: _max_pool,
-        aten.max_pool2d_with_indices.default: _batched(aten.max_pool2d_with_indices.default, 4),
+        aten.max_pool3d_with_indices.default: by_floats(
+            aten.max_pool3d_with_indices.default, _max_pool
+        ),
+        aten.max_pool2d_with_indices.default: by_floats(
+            aten.max_pool2d_with_indices.default,
+            _batched(aten.max_pool2d_with_indices.default, 4),
+        ),
         aten.avg_pool1d.default: _pooled(aten.avg_pool1d.default, 3),
         aten.avg_pool2d.default: _pooled(aten.avg_pool2d.default, 4),
         aten.avg_pool3d.default: _pooled(aten.avg_pool3d.default, 5),
@@ -393,6 +403,20 @@ def _index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: flo
     return made.to(x.dtype)
 
 
+def _index_reduce(
+    x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """Reduce rows of the source into those that the index names."""
+    if not x.dim():
+        x = x.reshape(1)
+        return _index_reduce(
+            x, 0, index.reshape(-1), source.reshape(-1), reduce, include_self=include_self
+        ).reshape(())
+    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
+    places = index.reshape(shape).expand(source.shape)
+    return torch.scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
+
+
 def _scatter_by_name(
     x: Tensor, dim: int, index: Tensor, given: Tensor | float, *, reduce: str
 ) -> Tensor:
@@ -422,6 +446,8 @@ def _index_put(
 def _addmv(
     x: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
+    if not x.is_floating_point():  # as torch does
+        beta, alpha = int(beta), int(alpha)
     made = wide_product(matrix, vector.unsqueeze(-1)).squeeze(-1) * alpha
     return (made if beta == 0 else made + wide(x) * beta).to(x.dtype)
 

@@ -20,6 +20,11 @@ def decompositions() -> dict[object, Callable[..., object]]:
             x, torch.full((), y, dtype=torch.result_type(x, y))
         ),
         aten.put.default: _put,
+        aten.view_copy.default: lambda x, size: x.reshape(size).clone(),
+        aten.permute_copy.default: lambda x, dims: x.permute(dims).clone(),
+        aten.narrow_copy.default: lambda x, dim, start, length: x.narrow(
+            dim, start, length
+        ).clone(),
         # Strides, which gradients of convolutions have, are the same elements.
         torch.ops.prims.copy_strided.default: lambda x, strides: x.clone(),
     }

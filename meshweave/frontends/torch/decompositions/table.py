@@ -14,6 +14,7 @@ from meshweave.frontends.torch.decompositions import (
     bits,
     convolution,
     foreach,
+    integers,
     lapack,
     matrices,
     orders,
@@ -30,6 +31,7 @@ def decompositions(
     """Return the decompositions by op: upstream's table with our own."""
     aten = torch.ops.aten
     table = {**upstream, **plain.decompositions(), **lapack.decompositions()}
+    table |= integers.decompositions()
     table |= matrices.decompositions() | special.decompositions() | foreach.decompositions()
     table |= (
         orders.decompositions()
@@ -234,6 +236,8 @@ def _any_softmax(input: Tensor, dim: int, half_to_float: bool) -> Tensor:
 def _addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
+    if not mat1.is_floating_point():  # as torch does
+        beta, alpha = int(beta), int(alpha)
     product = wide_product(mat1, mat2)
     if alpha != 1:
         product = product * alpha
