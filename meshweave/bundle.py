@@ -347,7 +347,8 @@ class Bundle:
     constants: for a gpu, the bytes of one block of device memory.
     signature: of its digest, or empty.
     weights:   the values of inputs that the program has itself, each once; none where only the code is kept.
-    origin:    compiles the program again and returns its report; None where only the bundle is here. Not kept on disk.
+    origin:    compiles the program again and returns its report, `strip` without its hints; None where only the bundle
+               is here. Not kept on disk.
     is_kept:   whether it was compiled by an earlier process, and read from the disk. Not kept there.
 
     >>> import numpy as np
@@ -365,7 +366,7 @@ class Bundle:
     constants: bytes = b""
     signature: bytes = b""
     weights: tuple[Section, ...] = ()
-    origin: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+    origin: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
     is_kept: bool = field(default=False, compare=False, repr=False)
 
     def with_weights(self, weights: Mapping[str, Section]) -> Bundle:

@@ -210,16 +210,19 @@ def reported(
     auto: "PlacementGoal | None" = None,
     machine: "MachinePrices | None" = None,
     hints: Sequence[Hint] = (),
+    strip: bool = False,
 ) -> Report:
     """Report what compiling a program decides: memory, slices, what became of each hint, kernels, collectives and why.
 
-    The program is compiled again for this, without code generation. The arguments are those of `build`.
+    The program is compiled again for this, without code generation. The arguments are those of `build`. strip: leave
+    all hints out, and reasons.
     """
     from meshweave.lowering.report import report_of
 
     made = lowered(
         *(text, name, mesh, engine), whole=whole, kernels=kernels, verify=verify, donate=donate,
-        reasons=names, auto=auto, machine=machine, hints=hints,
+        reasons=None if strip else names, auto=auto, machine=machine, hints=() if strip else hints,
+        strip=strip,
     )  # fmt: skip
     with made as (module, program):
         return report_of(module, program)
@@ -240,17 +243,17 @@ def shared(parts: Sequence[object], make: Callable[[], Bundle], name: str) -> Bu
 
 
 class _Once:
-    """Make a report when it is first asked for, and keep it."""
+    """Make a report when it is first asked for, and keep it; another one of the program without its hints."""
 
     def __init__(self, make: Callable[..., Report], *given: Any, **more: Any) -> None:
         self._make = partial(make, *given, **more)
-        self._made: Report | None = None
+        self._made: dict[bool, Report] = {}
 
-    def __call__(self) -> Report:
+    def __call__(self, strip: bool = False) -> Report:
         """Return the report."""
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        if strip not in self._made:
+            self._made[strip] = self._make(strip=strip)
+        return self._made[strip]
 
 
 def _tools(goal: Goal) -> tuple[str, ...]:
@@ -608,15 +611,16 @@ class Program:
         trace: what was measured, to show beside the prediction. title: of the page. names: of arguments and results.
         `view().save("page.html")` writes it: one file that needs no network. See docs/see.md.
         """
-        from meshweave.see.account import known_of  # here, for a call needs no page
+        from meshweave.see.account import before_hints, known_of  # here, for a call needs no page
         from meshweave.see.page import Page
 
-        manifest = self.bundle.manifest
+        manifest, report = self.bundle.manifest, known_of(self.bundle)
         page = Page(
             title or f"program on ({self.mesh}), engine {manifest.engine}",
-            *(self.mesh, manifest.engine, known_of(self.bundle)),
+            *(self.mesh, manifest.engine, report),
             ports=(*self.inputs, *self.outputs),
             names=tuple(names),
+            before=before_hints(self.bundle) if report.regions else None,
         )
         return page.beside(trace)
 

@@ -52,6 +52,12 @@ def known_of(bundle: Bundle) -> Report:
     return replace(report, certificate=bundle.manifest.certificate)
 
 
+def before_hints(bundle: Bundle) -> Report | None:
+    """Return the report of a program without its hints, which is compiled for that; None without its source."""
+    report: Report | None = None if bundle.origin is None else bundle.origin(strip=True)
+    return report
+
+
 def spent_by(report: Report, times: int = 1, compiles: int = 0) -> Spent:
     """Return what `times` calls of a program take."""
     counts: Counter[str] = Counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from meshweave.dialects.dist import LayoutAttr
@@ -16,7 +16,8 @@ from meshweave.see.words import OpName
 from meshweave.transforms.base import functions, mesh_of_module, ops_of
 from meshweave.transforms.redistribution.plans import MOVE
 
-_AROUND = ("hint.region", "scf.")
+REGION = "hint.region"
+_AROUND = (REGION, "scf.")
 _LEFT_OUT = ("tensor.empty", "linalg.fill", "arith.constant", "dist.mesh", "func.return")
 
 
@@ -27,10 +28,10 @@ def outline(module: ir.Module) -> tuple[OpRow, ...]:
     found = []
     for f in functions(module):
         name = f.operation.attributes["sym_name"].value
-        for op in _inside(f.operation):
+        for op, around in _inside(f.operation, _Surroundings()):
             row = _row(op, name, calls.get(name, 1), mesh)
             if row is not None:
-                found.append((row, op))
+                found.append((replace(row, region=around.region, rounds=around.rounds), op))
     found.sort(key=lambda pair: pair[0].function != "main")
     numbers = {result: n for n, (_, op) in enumerate(found) for result in op.results}
     return tuple(
@@ -39,16 +40,51 @@ def outline(module: ir.Module) -> tuple[OpRow, ...]:
     )
 
 
-def _inside(around: ir.Operation) -> Iterator[ir.Operation]:
+@dataclass(frozen=True)
+class _Surroundings:
+    """Hold what stands around an op: the place of a region of hints, and the rounds of loops."""
+
+    region: str = ""
+    rounds: int = 1
+
+    def within(self, op: ir.Operation) -> _Surroundings:
+        """Return what stands around the ops of a region or a loop."""
+        if op.name == REGION:
+            return replace(self, region=location_text(op))
+        return replace(self, rounds=self.rounds * _rounds(op))
+
+
+def _inside(
+    op: ir.Operation, around: _Surroundings
+) -> Iterator[tuple[ir.Operation, _Surroundings]]:
     """Yield the ops within one, those of regions of hints and of control flow in the place of these."""
-    for region in around.regions:
+    for region in op.regions:
         for block in region.blocks:
             for view in block.operations:
-                op = view.operation
-                if op.name.startswith(_AROUND):
-                    yield from _inside(op)
+                inner = view.operation
+                if inner.name.startswith(_AROUND):
+                    yield from _inside(inner, around.within(inner))
                 else:
-                    yield op
+                    yield inner, around
+
+
+def _rounds(op: ir.Operation) -> int:
+    """Return how often a loop runs, once for what no numbers say."""
+    if op.name != "scf.for":
+        return 1
+    bounds = [_number(value) for value in list(op.operands)[:3]]
+    if None in bounds:
+        return 1
+    low, high, step = (bound or 0 for bound in bounds)
+    return max(1, -(-(high - low) // max(1, step)))
+
+
+def _number(value: ir.Value) -> int | None:
+    owner = getattr(value.owner, "operation", None)  # none of an argument of a block
+    if owner is None or owner.name != "arith.constant":
+        return None
+    number: int = ir.IntegerAttr(owner.attributes["value"]).value
+    return number
 
 
 def _calls(module: ir.Module) -> Counter[str]:

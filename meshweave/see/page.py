@@ -331,7 +331,7 @@ class _Writer:
         if not planned and not rows:
             return ""
         note = (
-            "Predicted: the planner's model of costs, one op after the other. "
+            "Predicted: the planner's model of costs, one op after the other, slices in the order of their region. "
             + (
                 ""
                 if rows

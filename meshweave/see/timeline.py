@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -12,7 +13,7 @@ from meshweave.errors import UsageError
 from meshweave.layout import Mesh
 from meshweave.plan.cost import SHARED_MEMORY, link_of, seconds
 from meshweave.plan.propagation.propagate import WORK
-from meshweave.report import OpRow, Report
+from meshweave.report import OpRow, RegionRow, Report
 
 _WIDTH, _ROW, _LEFT = 1100, 16, 130
 MOST_BARS = 4000  # that are drawn
@@ -30,20 +31,57 @@ class Bar:
 
 
 def predicted(report: Report, mesh: Mesh) -> list[Bar]:
-    """Return what a rank does in the planner's model of costs, one op after the other; all ranks do alike."""
+    """Return what a rank does in the planner's model of costs, one op after the other; all ranks do alike.
+
+    The ops of a region of hints come slice by slice, as the region runs them.
+    """
     bars: list[Bar] = []
     at = 0.0
-    for row in in_order(report.ops):
+    for row, part in in_slices(in_order(report.ops), report.regions):
         if len(bars) >= MOST_BARS:
             return bars
         took = WORK * row.work * SHARED_MEMORY.link.beta * 1e6
         if row.reason is not None:
             took = sum(_moves(report.reasons[row.reason].steps, mesh))
+        took *= row.rounds / part.count
         if took:
             kind = "kernel" if row.reason is None else "collective"
-            bars.append(Bar(kind, f"{row.op} {row.tensor}", at, at + took))
+            often = f", {row.rounds} rounds" if row.rounds > 1 else ""
+            bars.append(Bar(kind, f"{row.op} {row.tensor}{often}{part}", at, at + took))
         at += took
     return bars
+
+
+@dataclass(frozen=True)
+class SlicePart:
+    """Say which slice of an op it is, from 0, and of how many."""
+
+    number: int = 0
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f", slice {self.number + 1} of {self.count}" if self.count > 1 else ""
+
+
+def in_slices(
+    ops: Iterable[OpRow], regions: Sequence[RegionRow]
+) -> Iterator[tuple[OpRow, SlicePart]]:
+    """Yield ops with the slice that runs: depth first all ops of a slice, breadth first all slices of an op.
+
+    ops: in the order in which they stand.
+    """
+    settled = {region.where: region for region in regions}
+    for where, rows in groupby(ops, lambda row: row.region):
+        region = settled.get(where)
+        if region is None or region.slices < 2:
+            yield from ((row, SlicePart()) for row in rows)
+            continue
+        parts = [SlicePart(number, region.slices) for number in range(region.slices)]
+        if region.order == "bfs":
+            yield from ((row, part) for row in rows for part in parts)
+        else:
+            held = list(rows)
+            yield from ((row, part) for part in parts for row in held)
 
 
 def in_order(ops: Sequence[OpRow]) -> Iterator[OpRow]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -232,7 +233,7 @@ def test_ops_under_hints_are_shown_with_what_became_of_these(tmp_path: Path) -> 
     text = Read(page.read_text()).text
     assert "the program (3 ops)" in text and "order=dfs honoured; slice=t=8 honoured" in text
     assert f"{64 * 64 * 32 // 2:,}" in text  # iterations of the product on a rank
-    assert "a product 64x64xf32: " in text  # in the picture of time
+    assert "exp 64x64xf32, slice 8 of 8: " in text  # in the picture of time
     assert "; the line: without hints" in text and 'class="other"' in page.read_text()
     assert re.search(
         r"otherwise op place here there hint slice=t=8 linalg.matmul .* honoured", text
@@ -243,3 +244,40 @@ def test_ops_under_hints_are_shown_with_what_became_of_these(tmp_path: Path) -> 
 def test_a_function_that_was_not_called_has_no_page() -> None:
     with pytest.raises(UsageError, match=r"view: no call has compiled yet: call it first"):
         gathering().view()
+
+
+@pytest.mark.parametrize("order", ["dfs", "bfs"])
+def test_slices_are_predicted_in_their_order_beside_the_memory_without_hints(order: str) -> None:
+    with mw.compile(HINTED.replace('"dfs"', f'"{order}"').replace("t=8", "t=2")) as program:
+        page = program.view()
+    ops = ["a product", "exp", "tanh"]
+    made = [(op, part) for part in (1, 2) for op in ops]
+    if order == "bfs":
+        made = [(op, part) for op in ops for part in (1, 2)]
+    bars = predicted(page.report, page.mesh)
+    assert [bar.name for bar in bars] == [f"{op} 64x64xf32, slice {n} of 2" for op, n in made]
+    assert page.before is not None and not page.before.regions
+    assert "; the line: without hints" in Read(page.html).text
+
+
+LOOP = """func.func @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %low = arith.constant 1 : index
+  %high = arith.constant 8 : index
+  %step = arith.constant 2 : index
+  %r = scf.for %i = %low to %high step %step iter_args(%c = %a) -> (tensor<8x8xf32>) {
+    %n = math.exp %c : tensor<8x8xf32>
+    scf.yield %n : tensor<8x8xf32>
+  }
+  return %r : tensor<8x8xf32>
+}
+"""
+
+
+def test_ops_of_a_loop_take_its_rounds() -> None:
+    with mw.compile(LOOP) as program:
+        page = program.view()
+    (bar,) = predicted(page.report, page.mesh)
+    (once,) = predicted(
+        replace(page.report, ops=tuple(replace(o, rounds=1) for o in page.report.ops)), page.mesh
+    )
+    assert bar.name == "exp 8x8xf32, 4 rounds" and bar.end == pytest.approx(4 * once.end)
