@@ -180,7 +180,8 @@ def test_signs_of_integers_and_medians_of_what_is_a_number() -> None:
     def function(i: Any, f: Any) -> Any:
         signs = torch.copysign(i, i.flip(0)), torch.copysign(i, f), torch.copysign(f, -1.0)
         medians = f.nanmedian(), *f.nanmedian(1), f.nanmedian(0, keepdim=True)[0]
-        return *signs, *medians, *torch.max(i[0, 0], 0), *torch.min(f[0, 1], 0)
+        alone = *torch.max(i[0, 0], 0), *torch.min(f[0, 1], 0), *torch.aminmax(f[0, 0], dim=0)
+        return *signs, *medians, *alone, torch.empty_strided((2, 3), (1, 2)).fill_(2)
 
     torch.manual_seed(0)
     f = torch.randn(6, 5)

@@ -254,6 +254,8 @@ def _pinv(
     a: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
 ) -> Tensor:
     """Invert the singular values that are larger than both tolerances."""
+    if hermitian:  # of which the lower triangle counts
+        a = torch.tril(a) + torch.tril(a, -1).mT
     u, values, vt = _svd(a)
     small = a.new_zeros([]) if atol is None else atol
     if rtol is None:

@@ -1,7 +1,7 @@
 """Decompose ops on the order of elements: sorts, medians, places among edges, running extremes."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -36,6 +36,8 @@ def decompositions() -> dict[object, Callable[..., object]]:
         aten.clamp_min.Tensor: lambda x, low: _clamp(x, low),
         aten.clamp_max.default: lambda x, high: _clamp(x, None, high),
         aten.clamp_max.Tensor: lambda x, high: _clamp(x, None, high),
+        aten.amax.default: _of_no_dims,
+        aten.amin.default: _of_no_dims,
         aten.maximum.default: lambda x, y: _extreme(x, y, True),
         aten.minimum.default: lambda x, y: _extreme(x, y, False),
         aten.argmax.default: lambda *args, **how: _place(True, *args, **how),
@@ -100,6 +102,11 @@ def _extreme(x: Tensor, y: Tensor, largest: bool) -> Tensor:
     pair = torch.broadcast_tensors(x.to(kind), y.to(kind))
     made: Tensor = torch.ops.meshweave.extreme(*pair, largest)
     return made
+
+
+def _of_no_dims(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Tensor:
+    """Return the one element of a tensor without dims, which upstream does not know."""
+    return NotImplemented if x.ndim else x.clone()
 
 
 def _place(largest: bool, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:

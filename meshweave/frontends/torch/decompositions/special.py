@@ -22,6 +22,8 @@ def decompositions() -> dict[object, Callable[..., object]]:
         aten.put.default: _put,
         aten.view_copy.default: lambda x, size: x.reshape(size).clone(),
         aten.permute_copy.default: lambda x, dims: x.permute(dims).clone(),
+        aten.unbind_copy.int: lambda x, dim=0: [row.clone() for row in x.unbind(dim)],
+        aten.empty_strided.default: lambda size, stride, **how: torch.empty(size, **how),
         aten.narrow_copy.default: lambda x, dim, start, length: x.narrow(
             dim, start, length
         ).clone(),
