@@ -170,8 +170,8 @@ class OpRow:
     result, `64x96xf32`; shape, layout: of that. work: iterations of its loops on a rank. reason: of a move, its number
     in `Report.reasons`. where: its place in the source. calls: the function that it calls. layer: the layer of a model
     that it is of, as its framework names it; code: what the framework, or the user's line, says for it. reads: the
-    numbers in `Report.ops` of the ops of its function whose results it reads. region: the place of the region of hints
-    that it stands in. rounds: how often loops around it run it.
+    numbers in `Report.ops` of the ops of its function whose results it reads. region: the number of the region of
+    hints that it stands in, as of `Report.regions`; -1: none. rounds: how often loops around it run it.
     """
 
     function: str
@@ -187,7 +187,7 @@ class OpRow:
     layer: str = ""
     code: str = ""
     reads: tuple[int, ...] = ()
-    region: str = ""
+    region: int = -1
     rounds: int = 1
 
 

@@ -62,9 +62,8 @@ def _numbers(value: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DTy
     plain = isinstance(value, bool | int | float | complex | list | tuple)
     array = np.asarray(_listed(value)) if plain else as_numpy(value, "asarray")
     if plain and dtype is not None and dtype.name == "ui64" and array.dtype.kind == "f":
-        exact = np.asarray(
-            _listed(value), object
-        )  # NumPy makes floats of integers on both sides of 2**63
+        # NumPy makes floats of integers on both sides of 2**63.
+        exact = np.asarray(_listed(value), object)
         if array.size and all(isinstance(v, int) and 0 <= v < 1 << 64 for v in exact.flat):
             array = exact.astype(np.uint64)
     if array.dtype.kind not in "biufcV" or (array.dtype.kind == "V" and array.dtype.names):

@@ -85,15 +85,11 @@ class Readers:
     def hands_on(self, op: ir.Operation, number: int) -> bool:
         """Tell whether an op makes a sum of operand `number` element by element, so that it could take addends."""
         rule = self.table.rules[self.table.rule(op)[0]]
-        same = {
-            n for n, value in enumerate(op.operands) if value == op.operands[number]
-        }  # x * x is not linear in x
+        # Of x * x both operands are the same: that is not linear in x.
+        same = {n for n, value in enumerate(op.operands) if value == op.operands[number]}
         found = [len(same & product) for product in rule.monomials if same & product]
-        return (
-            found != []
-            and max(found) == 1
-            and all(factor.kind not in MOVING for factor in rule.factors)
-        )
+        moves = any(factor.kind in MOVING for factor in rule.factors)
+        return max(found, default=0) == 1 and not moves
 
     def _split(self, rule: Rule, factors: Sequence[int], dim: int, axes: Sequence[str]) -> str:
         """Say which factors a dim has that axes do not divide."""

@@ -15,9 +15,9 @@ from meshweave.report import OpRow
 from meshweave.see.words import OpName
 from meshweave.transforms.base import functions, mesh_of_module, ops_of
 from meshweave.transforms.redistribution.plans import MOVE
+from meshweave.transforms.slicing.ledger import REGION, number
 
-REGION = "hint.region"
-_AROUND = (REGION, "scf.")
+_AROUND = ("hint.region", "scf.")
 _LEFT_OUT = ("tensor.empty", "linalg.fill", "arith.constant", "dist.mesh", "func.return")
 
 
@@ -42,15 +42,15 @@ def outline(module: ir.Module) -> tuple[OpRow, ...]:
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """Hold what stands around an op: the place of a region of hints, and the rounds of loops."""
+    """Hold what stands around an op: the number of a region of hints, and the rounds of loops."""
 
-    region: str = ""
+    region: int = -1
     rounds: int = 1
 
     def within(self, op: ir.Operation) -> _Surroundings:
         """Return what stands around the ops of a region or a loop."""
-        if op.name == REGION:
-            return replace(self, region=location_text(op))
+        if op.name == "hint.region":
+            return replace(self, region=number(op, REGION))
         return replace(self, rounds=self.rounds * _rounds(op))
 
 

@@ -477,9 +477,8 @@ def _handed_on(op: ir.Operation, number: int) -> list[ir.Value]:
     if op.name == "scf.if":
         return []
     if op.name in ("scf.for", "scf.while", "hint.region"):
-        place = number - (_BOUNDS - 1) * (
-            op.name == "scf.for"
-        )  # the first argument of an scf.for is its counter
+        # The first argument of the body of an scf.for is its counter.
+        place = number - (_BOUNDS - 1) * (op.name == "scf.for")
         arguments = list(op.regions[0].blocks[0].arguments)
         return arguments[place:][:1] if place > 0 or op.name != "scf.for" else []
     around, place = op.parent.operation, number - (op.name == "scf.condition")

@@ -12,6 +12,7 @@ from meshweave.layout.layout import AxisFactor
 from meshweave.plan import plan_redistribute
 from meshweave.plan.steps import COLLECTIVES, OPS
 from meshweave.report import Cause
+from meshweave.see.obstacles import has_windows
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ class MovePrices:
                 ways += [way.format(what=what) for way in self._kept(moved)]
         if [link.kind for link in given] == ["constraint"] and not self.source.partial:
             ways.append(f'try "{self.target}" in that constraint, or leave it out')
-        windows = any(self.target.window(dim) is not None for dim in range(self.target.ndim))
-        if [link.kind for link in given] == ["argument"] and not (self.source.partial or windows):
+        said = [link.kind for link in given]
+        if said == ["argument"] and not (self.source.partial or has_windows(self.target)):
             what = given[0].text.split(" lies")[0]
             ways.append(f'give {what} as "{self.target}": every rank then holds that much of it')
         return "; or ".join(ways)

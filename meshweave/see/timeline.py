@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -70,18 +69,27 @@ def in_slices(
 
     ops: in the order in which they stand.
     """
-    settled = {region.where: region for region in regions}
-    for where, rows in groupby(ops, lambda row: row.region):
-        region = settled.get(where)
-        if region is None or region.slices < 2:
+    for rows in _runs(ops):
+        settled = regions[rows[0].region] if 0 <= rows[0].region < len(regions) else None
+        parts = [SlicePart(n, settled.slices) for n in range(settled.slices)] if settled else []
+        if settled is None or len(parts) < 2:
             yield from ((row, SlicePart()) for row in rows)
-            continue
-        parts = [SlicePart(number, region.slices) for number in range(region.slices)]
-        if region.order == "bfs":
+        elif settled.order == "bfs":
             yield from ((row, part) for row in rows for part in parts)
         else:
-            held = list(rows)
-            yield from ((row, part) for part in parts for row in held)
+            yield from ((row, part) for part in parts for row in rows)
+
+
+def _runs(ops: Iterable[OpRow]) -> Iterator[list[OpRow]]:
+    """Yield the ops of each run of a region, and those between. A function that is called again begins another run."""
+    run: list[OpRow] = []
+    for row in ops:
+        if run and (row.region != run[0].region or row is run[0]):
+            yield run
+            run = []
+        run.append(row)
+    if run:
+        yield run
 
 
 def in_order(ops: Sequence[OpRow]) -> Iterator[OpRow]:

@@ -17,9 +17,10 @@ from strategies import any_layouts, meshes, shapes
 import meshweave as mw
 from meshweave.errors import UsageError
 from meshweave.layout.places import owners
+from meshweave.report import OpRow, RegionRow
 from meshweave.see.page import Page
 from meshweave.see.tiles import held
-from meshweave.see.timeline import predicted
+from meshweave.see.timeline import in_slices, predicted
 
 VOID = {"meta", "input", "br", "path", "rect", "use", "link"}
 X, W = np.ones((8, 16), np.float32), np.ones((16, 16), np.float32)
@@ -281,3 +282,17 @@ def test_ops_of_a_loop_take_its_rounds() -> None:
         replace(page.report, ops=tuple(replace(o, rounds=1) for o in page.report.ops)), page.mesh
     )
     assert bar.name == "exp 8x8xf32, 4 rounds" and bar.end == pytest.approx(4 * once.end)
+
+
+def test_slices_of_regions_are_not_mixed() -> None:
+    """Two regions at one place, and one in a function that is called twice, run one after the other."""
+    rows = [
+        OpRow("main", 1, op, "8xf32", (8,), "[_]", "f:1", 8, region=n)
+        for n, op in ((0, "a"), (0, "b"), (1, "c"))
+    ]
+    settled = [RegionRow("r", 2, "dfs", 1, 0, "f:1")] * 2
+    made = [
+        f"{row.op}{part.number}"
+        for row, part in in_slices([*rows[:2], *rows[:2], rows[2]], settled)
+    ]
+    assert made == [*("a0", "b0", "a1", "b1"), *("a0", "b0", "a1", "b1"), *("c0", "c1")]

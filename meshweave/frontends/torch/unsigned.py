@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from meshweave.dialects.dist import UNSIGNED
@@ -33,7 +34,10 @@ def compute_wide(root: GraphModule) -> None:
 
     for module in root.modules():
         if isinstance(module, torch.fx.GraphModule):
-            changed = [_widen(torch, node) for node in list(module.graph.nodes)]
+            nodes = list(module.graph.nodes)
+            values = [node.meta.get("val") for node in nodes]
+            mode = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), nullcontext())
+            changed = [_widen(torch, node, mode) for node in nodes]
             if any(changed):
                 module.recompile()
 
@@ -58,14 +62,13 @@ def mark_unsigned(main: ir.Operation, root: GraphModule) -> None:
             main.attributes[key] = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in said])
 
 
-def _dtype(
-    node: Any,
-) -> Any:  # an argument of a node, and a dtype of torch's, which may not be installed
+def _dtype(node: Any) -> Any:
+    """Return the dtype of what an argument of a node is; None where that is no tensor."""
     return getattr(getattr(node, "meta", {}).get("val"), "dtype", None)
 
 
-def _widen(torch: Any, node: Node) -> bool:
-    """Let a node compute in int32 where it has to; tell whether it does."""
+def _widen(torch: Any, node: Node, mode: AbstractContextManager[Any]) -> bool:
+    """Let a node compute in int32 where it has to; tell whether it does. mode: in which tensors have no elements."""
     target, own = node.target, torch.uint8
     if not isinstance(target, torch._ops.OpOverload) or node.meta.get("val") is None:
         return False  # no op, or one that only asserts
@@ -81,7 +84,8 @@ def _widen(torch: Any, node: Node) -> bool:
             node.replace_input_with(source, _number(torch, source))
     if asked:
         node.kwargs = {**node.kwargs, "dtype": torch.int32}
-    node.meta["val"] = _computed(torch, node)
+    with mode:
+        node.meta["val"] = _computed(torch, node)
     node.meta.pop("tensor_meta", None)
     if isinstance(old, torch.Tensor):
         _cast_back(torch, node, old)
@@ -97,13 +101,8 @@ def _widen(torch: Any, node: Node) -> bool:
 def _computed(torch: Any, node: Node) -> Any:
     """Return what a node gives now, without elements."""
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    values = [n.meta["val"] for n in node.graph.nodes if "val" in n.meta]
-    mode = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), None)
     function: Callable[..., Any] = node.target
-    if mode is None:
-        return function(*args, **kwargs)
-    with mode:
-        return function(*args, **kwargs)
+    return function(*args, **kwargs)
 
 
 def _cast_back(torch: Any, node: Node, was: Any) -> None:

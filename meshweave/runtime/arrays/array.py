@@ -385,8 +385,7 @@ class Array(Operators):
         if layout is None:
             layout = Layout.replicated(array.ndim)
             if on.nranks == 1:
-                held = stored(array, dtype_name(array))
-                return Array([held], on, layout, array.shape, dtype_name(array))
+                return Array.from_shards([array], mesh=on, layout=layout, shape=array.shape)
         return Array.from_numpy(array, mesh=on, layout=layout)
 
     @staticmethod

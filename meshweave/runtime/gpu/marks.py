@@ -19,10 +19,8 @@ from meshweave.runtime.gpu.driver import Driver
 from meshweave.runtime.memory import Values, aligned
 from meshweave.runtime.tracing import DeviceRecord
 
-_FIRST, _MOST = (
-    1 << 11,
-    1 << 16,
-)  # events of a rank, at first and at most: each takes memory of the driver
+# Events of a rank, at first and at most: each takes memory of the driver.
+_FIRST, _MOST = 1 << 11, 1 << 16
 
 
 class DeviceMarks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ _STREAMS = {
 }
 
 
-class WrappedLibrary:
+class WrappedLibrary(ABC):
     """Give host code functions of our own in the place of some of a library's; the runtime calls the library's."""
 
     def __init__(self, library: Library) -> None:
@@ -36,9 +37,9 @@ class WrappedLibrary:
             self._made[name] = SIGNATURES[name].prototype()(around)
         return int(ctypes.cast(self._made[name], ctypes.c_void_p).value or 0)
 
+    @abstractmethod
     def around(self, name: str) -> Callable[..., int] | None:
         """Return what host code is to call in the place of a function, None where that is the function itself."""
-        raise NotImplementedError
 
 
 class AwaitedLibrary(WrappedLibrary):

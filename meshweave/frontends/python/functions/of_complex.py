@@ -183,10 +183,8 @@ def _log1p(r: _Reals, a: str, b: str) -> Parts:
 
 def _log_length(r: _Reals, x: str, y: str, above: str) -> str:
     """Compute log |x + iy|. above: x*x + y*y - 1, exactly where that is near 0."""
-    far, some = (
-        r.above(x, y, 2.0**100),
-        r.above(x, y, 2.0**-100),
-    )  # else the length rounds to few digits
+    # Below `some` the length would round to few digits.
+    far, some = r.above(x, y, 2.0**100), r.above(x, y, 2.0**-100)
     factor = r.choose(far, r.number(0.5), r.choose(some, r.number(1), r.number(2.0**60)))
     less = r.choose(far, r.number(_LOG2), r.choose(some, r.number(0), r.number(-60 * _LOG2)))
     length = r.hypot(r.mul(x, factor), r.mul(y, factor))

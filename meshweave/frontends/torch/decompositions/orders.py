@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from meshweave.frontends.torch.decompositions.halves import wide
 from meshweave.frontends.torch.decompositions.plain import Combine, shifted
 
 
@@ -113,10 +114,10 @@ def _place(largest: bool, x: Tensor, dim: int | None = None, keepdim: bool = Fal
     """Find an extreme among integers in the order of the floats, in which a NaN comes first."""
     if not x.is_floating_point() or x.ndim == 0:
         return NotImplemented
-    wide = x if x.dtype == torch.float64 else x.float()
+    number = x if x.dtype == torch.float64 else x.float()
     whole = torch.int64 if x.dtype == torch.float64 else torch.int32
     ends = torch.iinfo(whole)
-    bits = (wide + 0.0).view(whole)  # no zero has a sign
+    bits = (number + 0.0).view(whole)  # no zero has a sign
     order = torch.where(bits < 0, bits ^ ends.max, bits)
     order = torch.where(x != x, ends.max if largest else ends.min, order)
     if largest:
@@ -136,7 +137,7 @@ def _extreme_and_place(
 
 
 def _hardsigmoid(x: Tensor) -> Tensor:
-    return _clamp(x + 3, 0.0, 6.0) / 6
+    return (_clamp(wide(x) + 3, 0.0, 6.0) / 6).to(x.dtype)
 
 
 def _searchsorted(
@@ -168,9 +169,6 @@ def _searchsorted(
 
 
 _FEW_EDGES = 64
-
-
-# Reductions
 
 
 def _of_rows(op: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -452,6 +452,9 @@ def _addmv(
     return (made if beta == 0 else made + wide(x) * beta).to(x.dtype)
 
 
+# Reductions
+
+
 def _var_mean(
     x: Tensor,
     dim: Sequence[int] | None = None,
