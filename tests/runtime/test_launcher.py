@@ -120,7 +120,8 @@ def test_a_rank_that_fails_ends_the_others_and_is_named() -> None:
     assert subprocess.run([*command[:4], json.dumps(job)], timeout=30).returncode == 0
 
 
-TELLS = "print(path, os.environ['R'], loaded == os.getppid(), os.getsid(0) == os.getpid())"
+# A line stays whole while another rank writes: its second word takes a moment.
+TELLS = "print(path, Late(), loaded == os.getppid(), os.getsid(0) == os.getpid())"
 FAILS = "os.environ['R'] == '1' and 1 / 0; time.sleep(60)"
 
 
@@ -134,7 +135,16 @@ FAILS = "os.environ['R'] == '1' and 1 / 0; time.sleep(60)"
 def test_ranks_that_are_copies_share_what_is_imported_alone(
     tmp_path: Path, does: str, status: int, said: list[str]
 ) -> None:
-    text = f"import os, time\nloaded = os.getpid()\ndef main(path):\n    {does}\n"
+    text = f"""
+import os, time
+loaded = os.getpid()
+class Late:
+    def __str__(self):
+        time.sleep(0.2)
+        return os.environ["R"]
+def main(path):
+    {does}
+"""
     (tmp_path / "ranked.py").write_text(text)
     made = forking_launcher("ranked", lambda rank, nranks: {"R": str(rank)}, pmi=False)
     ended = subprocess.run(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import re
@@ -145,10 +146,18 @@ def _become(
     sys.exit(0)
 
 
+def _keep_lines_whole() -> None:
+    """Write lines, not pieces of them, to what the launcher shares with the ranks that are copies of it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+
+
 def main(job: dict[str, Any]) -> int:
     """Start the ranks and wait for them; return 0 when all have ended well."""
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_GRACE))
     end_with_parent(signal.SIGTERM)
+    _keep_lines_whole()
     ranks = start(job)
     waiting = set(ranks)
     while waiting:
