@@ -19,6 +19,7 @@ from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor
 from meshweave.layout.digits import dim_indices
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.elements import narrow
+from meshweave.runtime.job.current import check_same
 
 
 def _indexed(x: ArrayLike, key: tuple[ArrayLike, ...]) -> Tracer:
@@ -84,12 +85,18 @@ def _places(key: Any) -> tuple[Any, ...]:
 def setitem(array: Array, key: Any, value: Any) -> None:
     """Do `array[key] = value`: this Array changes, no other that shares its memory does.
 
-    Raises UsageError for values of a dtype that the array's does not hold.
+    In a job every rank makes this call, with the same index and value; a value may be an Array of which each has its
+    part. Raises UsageError for values of a dtype that the array's does not hold, RankError where ranks differ.
     """
     if STATE.trace is not None:
         raise UsageError(
             "x[...] = y: an Array from outside does not change in a traced function: give it in"
         )
+    given = key if isinstance(key, tuple) else (key,)
+    if array.kind.rank is not None and (_is_apart(value) or not all(map(_is_place, given))):
+        found = _by_update(array, given, value, "set")
+        array.become(found if found.layout == array.layout else redistribute(found, array.layout))
+        return
     keys = _keys(key)
     taken = _taken(array, value)
     if array.kind.is_plain:
@@ -97,7 +104,13 @@ def setitem(array: Array, key: Any, value: Any) -> None:
         shard[keys] = narrow(taken, array.dtype_name) if array.dtype_name == "bf16" else taken
         array.become(made(array.kind, (shard,)))
         return
+    if array.kind.rank is not None:
+        index = np.frombuffer(repr(keys).encode(), np.uint8)
+        check_same(array.mesh, {"y": np.asarray(taken), "the index": index}, "x[...] = y")
     if _by_ranks(array, keys, np.asarray(taken)):
+        return
+    if array.kind.rank is not None:
+        array.become(redistribute(_by_update(array, given, value, "set"), array.layout))
         return
     value = array.numpy()
     value[keys] = taken
@@ -105,16 +118,21 @@ def setitem(array: Array, key: Any, value: Any) -> None:
     array.become(laid)
 
 
+def _is_place(key: Any) -> bool:
+    """Tell whether a part of an index is an integer, a slice, None or an ellipsis."""
+    number = isinstance(key, int | np.integer) and not isinstance(key, bool)
+    return key is None or key is ... or number or isinstance(key, slice)
+
+
+def _is_apart(value: Any) -> bool:
+    """Tell whether a value is an Array of which this process has a part alone."""
+    return isinstance(value, Array) and value.kind.rank is not None and not value.kind.is_everywhere
+
+
 def _by_ranks(array: Array, keys: tuple[Any, ...], value: np.ndarray[Any, Any]) -> bool:
     """Assign at slices and integers: each rank to the elements that it holds. Tell whether that can be."""
     layout, mesh = array.layout, array.mesh
-    basic = all(k is None or k is ... or isinstance(k, int | np.integer | slice) for k in keys)
-    if (
-        any(isinstance(k, bool) for k in keys)
-        or not basic
-        or layout.partial
-        or layout.order is not None
-    ):
+    if not all(map(_is_place, keys)) or layout.partial or layout.order is not None:
         return False
     chosen, shape = _chosen(array.shape, keys)
     if value.ndim > len(shape):
@@ -123,7 +141,7 @@ def _by_ranks(array: Array, keys: tuple[Any, ...], value: np.ndarray[Any, Any]) 
     if array.dtype_name == "bf16":
         spread = narrow(spread, "bf16")
     shards = []
-    for rank, held in enumerate(array.held):
+    for rank, held in enumerate(array.here, array.kind.rank or 0):
         shard, to, of = held.copy(), list[Any](), list[Any]()
         for dim, row in enumerate(chosen):
             places = np.full(array.shape[dim], -1)
@@ -186,6 +204,11 @@ def _changed(array: Array, key: Any, value: Any, how: str) -> Any:
         with np.errstate(all="ignore"):
             _UFUNCS[how].at(shard, keys, _taken(array, value))
         return made(array.kind, (shard,))
+    return _by_update(array, given, value, how)
+
+
+def _by_update(array: Array, given: tuple[Any, ...], value: Any, how: str) -> Any:
+    """Return what a program makes of an Array, in its layout unless that has a pending reduction."""
     layout = None if array.layout.partial else array.layout
     parts = tuple(part for k in given for part in _mask_or_places(array, k, value, len(given) == 1))
     found = _update(array, parts[0] if len(parts) == 1 else parts, value, how, layout)

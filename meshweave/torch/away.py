@@ -32,6 +32,9 @@ class _Away:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # a tensor like others: its value is of no account
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
             away = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, _Away)]
             used = partial(_used, reads=func not in OF_FORM)

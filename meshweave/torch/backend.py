@@ -178,6 +178,9 @@ class _CapturedGraph:
     ) -> None:
         """Prepare it. laid: the tensors of all pieces. called: is around each call."""
         self._torch = torch_package()
+        from meshweave.torch.away import fetched  # imports torch
+
+        self._fetched = fetched
         self._laid, self._called, self._lock = laid, called, new_lock()
         graph, self._held = _with_arguments(self._torch, graph)
         self._constants = _constants(graph)
@@ -195,8 +198,11 @@ class _CapturedGraph:
         self.trained: dict[object, TrainedGraph] = {}
 
     def __call__(self, *given: Tensor) -> tuple[Any, ...]:
-        with self._called():
-            return self._call((*given, *self._held))
+        tensors = self._torch.Tensor
+        whole = (*given, *self._held)
+        # What a step keeps on its ranks comes here first.
+        with self._called(), self._fetched(one for one in whole if isinstance(one, tensors)):
+            return self._call(whole)
 
     @property
     def size(self) -> int:

@@ -2,21 +2,25 @@
 
 What the step keeps (parameters, buffers, state of optimizers) is donated state of the program: it lies with the ranks
 and is written there. On one rank the tensors of PyTorch are that memory. On several they are away: whatever reads one
-gets its value from the ranks, and what was read may have been written, so that the next call lays it out again.
+gets its value from the ranks, and what was read may have been written, so that the next call lays it out again. In a
+job (`mw.init`) each process does so as one rank; reading what is cut over the ranks is then a call of all of them.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.tensor import distribute_tensor
 from torch.utils import _pytree
 
 from meshweave.errors import MeshweaveError, UsageError
+from meshweave.frontends.python.dtypes import as_dtype
 from meshweave.frontends.torch.export import Exported, export, unused_name
 from meshweave.frontends.torch.layouts import (
     Placement,
@@ -28,12 +32,13 @@ from meshweave.frontends.torch.layouts import (
 from meshweave.hints.fast_paths import Choice
 from meshweave.hints.keys import Hint
 from meshweave.layout import Layout, Mesh
+from meshweave.layout.lengths import ShapeDtype
 from meshweave.runtime.arrays.array import Array
-from meshweave.runtime.job.current import check_alone
+from meshweave.runtime.job.current import check_same, checksum, own_rank
 from meshweave.runtime.local.engine import LocalCall
 from meshweave.torch.away import fetch, home_of, release, send
 from meshweave.torch.imports import full_value, laid_out, plain_module, shapes_of
-from meshweave.torch.ports import Ports, placed, to_torch, viewed
+from meshweave.torch.ports import Ports, from_tensor, placed, to_torch, torch_dtype, viewed
 from meshweave.torch.program import TorchProgram
 from meshweave.torch.traced import RateGroup, StepGraph, StepSubjects, subjects_of, traced_step
 
@@ -56,13 +61,18 @@ def compiled_step(
 ) -> TorchStep:
     """Compile a step called with these leaves of arguments, under hints; the others are those of `from_torch`."""
     name = getattr(step, "__name__", type(step).__name__)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, Array)]
+    mesh = arrays[0].mesh if mesh is None and arrays else mesh
+    lying = {k: leaf.layout for k, leaf in enumerate(leaves) if isinstance(leaf, Array)}
+    leaves = [_sample(leaf) for leaf in leaves]
     args, kwargs = _pytree.tree_unflatten(list(leaves), structure)
     subjects = subjects_of(step, args, kwargs)
     for module in subjects.modules.values():
         plain_module(torch, module)
     sharded = {n: t for n, t in subjects.tensors().items() if is_dtensor(t)}
-    given = dict(zip(_names_of_arguments(step, leaves, structure), _tensors(leaves), strict=True))
-    sharded |= {name: value for name, value in given.items() if is_dtensor(value)}
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    given = dict(zip(_names_of_arguments(step, leaves, structure), places, strict=True))
+    sharded |= {name: leaves[k] for name, k in given.items() if is_dtensor(leaves[k])}
     where = choose_mesh(mesh, [value.device_mesh for value in sharded.values()])
     traced = traced_step(step, leaves, structure, subjects, where)
     exported = _exported(step, traced, subjects, leaves, structure)
@@ -70,6 +80,8 @@ def compiled_step(
     for place, one in enumerate(exported.names):
         if own[place] is None and one in sharded:
             own[place] = layout_from(sharded[one], where, sharded[one].shape)
+        elif own[place] is None and given.get(one) in lying:
+            own[place] = lying[given[one]]
     results = out_placements
     if isinstance(out_placements, list) and len(out_placements) != traced.count:
         raise UsageError(
@@ -97,8 +109,14 @@ def compiled_step(
     )
 
 
-def _tensors(leaves: Sequence[Any]) -> list[Tensor]:
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+def _sample(leaf: Any) -> Any:
+    """Return a tensor without elements in the place of an Array, or of a description of one."""
+    if isinstance(leaf, Array):
+        return torch.empty(leaf.shape, dtype=torch_dtype(leaf.dtype_name), device="meta")
+    if isinstance(leaf, ShapeDtype):
+        dtype = torch_dtype(as_dtype(leaf.dtype).name)
+        return torch.empty(cast("tuple[int, ...]", leaf.shape), dtype=dtype, device="meta")
+    return leaf
 
 
 class _Functional(nn.Module):  # type: ignore[misc]
@@ -206,7 +224,6 @@ class TorchStep(TorchProgram):
         leaves: Sequence[Any],
         structure: _pytree.TreeSpec,
     ) -> None:
-        check_alone(mesh, f"{name}: a step that keeps modules and optimizers on the ranks")
         super().__init__(exported, text, name, mesh, engine, timeout, verify, kernels)
         self._traced, self._subjects = traced, subjects
         self._structure = structure
@@ -218,14 +235,19 @@ class TorchStep(TorchProgram):
         # Those that are away and have been written since they were read.
         self._stale: set[str] = set()
         self._parts: dict[str, Tensor] = {}  # of DTensors: what this process has been given of them
-        self._read: set[str] = set()  # those that are away and have been read, and perhaps written
+        # Those that are away and have been read, and perhaps written: in a job with a checksum of what was read.
+        self._read: dict[str, bytes] = {}
         with self._lock:
-            self._bound()
+            if self._in_job:
+                self._renew(fresh=True)
+            else:
+                self._bound()
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Run the step; return torch tensors in the structure that the function returns.
 
-        Raises UsageError for other modules, optimizers or options than it was compiled for.
+        In a job (`mw.init`) results with dims are Arrays, of which each process has its part. Raises UsageError for
+        other modules, optimizers or options than it was compiled for, RankError where processes call it otherwise.
         """
         leaves, structure = _pytree.tree_flatten((args, kwargs))
         if structure != self._structure:
@@ -243,9 +265,12 @@ class TorchStep(TorchProgram):
             *[torch.tensor(self._rate(name), dtype=torch.float64) for name in self._subjects.rates],
             *[leaf for k, leaf in enumerate(leaves) if k not in self._fixed],
         ]
+        drawn_from = torch.get_rng_state().numpy() if self._traced.draws else np.zeros(0)
         for draw in self._traced.draws:
             given.append(draw(()))
-        found = self.results(given, ())
+        if self._in_job:
+            self._check_alike(given[: len(self._subjects.rates)], drawn_from)
+        found = self.results(given, self._results_with_dims if self._in_job else ())
         for call in self._traced.calls:
             call.run()
         whole = [one if k is None else found[k] for k, one in self._traced.leaves]
@@ -289,10 +314,51 @@ class TorchStep(TorchProgram):
             tensor.to_local().copy_(part)
         self._parts[name] = part.clone()
 
+    @property
+    def _in_job(self) -> bool:
+        """Tell whether this process is one rank of the mesh."""
+        return own_rank(self.program.mesh) is not None
+
+    @property
+    def _results_with_dims(self) -> list[int]:
+        ports, found = self.program.outputs, enumerate(self._exported.outputs)
+        return [k for k, one in found if one.result is not None and ports[one.result].global_shape]
+
+    def _check_alike(self, rates: Sequence[Tensor], drawn_from: npt.NDArray[Any]) -> None:
+        """See that all ranks of a job call it alike: the same rates and random numbers, and the same was written.
+
+        Raises RankError on all of them where they do not.
+        """
+        with self._lock, torch._C.DisableTorchFunctionSubclass():
+            tensors = {name: cast("Tensor", self._kept[name].find()) for name in self._read}
+            sums = {name: checksum(from_tensor(value)) for name, value in tensors.items()}
+            changed = {name: one for name, one in sums.items() if one != self._read[name]}
+            self._read = changed
+        said = ", ".join(changed) or "nothing"
+        values = {
+            "the learning rate": np.array([float(one) for one in rates]),
+            "the state of torch's random numbers": drawn_from,
+            f"what was written since the last call ({said})": np.frombuffer(
+                repr(sorted(changed.items())).encode(), "u1"
+            ),
+        }
+        check_same(self.mesh, values, self.name)
+
+    def _on_a_job(self, leaves: Sequence[object], as_arrays: Container[int]) -> list[Any]:
+        """Run it as one rank of a job, with what the tensors hold that it keeps."""
+        with self._lock:
+            self._renew(fresh=False)
+        return super()._on_a_job(leaves, as_arrays)
+
     def _bound(self) -> Ports:
         """Return the buffers of the program, with what the tensors hold that it keeps."""
         fresh = self._ports is None or not self._ports.alive
         ports = super()._bound()
+        self._renew(fresh, ports)
+        return ports
+
+    def _renew(self, fresh: bool, ports: Ports | None = None) -> None:
+        """Copy to the ranks what has been written, or all. ports: the buffers; None in a job."""
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             fresh = self._agreed(fresh)
             if changed := self._subjects.changed():
@@ -317,7 +383,6 @@ class TorchStep(TorchProgram):
                     tensor.data = tensor.detach().clone()  # before that memory is written
             for name, tensor in taken.items():
                 self._take(ports, name, tensor)
-        return ports
 
     def _agreed(self, fresh: bool) -> bool:
         """Tell whether all is laid out anew: where DTensors are kept, all processes do so as soon as one has to."""
@@ -341,10 +406,10 @@ class TorchStep(TorchProgram):
             return here and home_of(tensor) is None
         return home_of(tensor) == (self, name) and name not in self._read
 
-    def _take(self, ports: Ports, name: str, tensor: Tensor) -> None:
+    def _take(self, ports: Ports | None, name: str, tensor: Tensor) -> None:
         """Copy the value of a tensor to the ranks; from then on it lies there."""
         index = self._exported.names.index(name)
-        port, rows = self.program.inputs[index], ports.call.inputs
+        port, rows = self.program.inputs[index], [] if ports is None else ports.call.inputs
         whole: Tensor | Array = tensor
         if is_dtensor(tensor):
             whole = full_value(torch, name, tensor, {})
@@ -358,19 +423,21 @@ class TorchStep(TorchProgram):
             array = placed(whole, port, self.mesh)
         except MeshweaveError as error:
             raise type(error)(f"{self.name}: {name}: {error.message}") from None
-        for row, shard in zip(rows, array.shards, strict=True):
-            row[index][...] = shard
+        if ports is not None:
+            for row, shard in zip(rows, array.shards, strict=True):
+                row[index][...] = shard
+            array = array.holding(row[index] for row in rows)
         if not isinstance(whole, Array):
             self._stale.discard(name)
-        self._read.discard(name)
+        self._read.pop(name, None)
         if is_dtensor(tensor):
             self._parts[name] = tensor.to_local().clone()
-        elif len(rows) == 1 and isinstance(ports.call, LocalCall):
+        elif ports is not None and len(rows) == 1 and isinstance(ports.call, LocalCall):
             tensor.data = viewed(rows[0][index], port.dtype)
             self._memory[name] = tensor.data_ptr()
         else:
             send(tensor, self, name)
-        self.parameters[name] = array.holding(row[index] for row in rows)
+        self.parameters[name] = array
 
     def here(self, name: str, tensor: Tensor, reads: bool) -> Tensor:
         """Return a tensor that this program keeps, with its value."""
@@ -379,7 +446,9 @@ class TorchStep(TorchProgram):
                 if name in self._stale:
                     tensor.detach().copy_(to_torch(self.parameters[name]))
                     self._stale.discard(name)
-                self._read.add(name)
+                    self._read.pop(name, None)
+                if name not in self._read:
+                    self._read[name] = checksum(from_tensor(tensor)) if self._in_job else b""
         return tensor
 
     def close(self) -> None:

@@ -160,7 +160,7 @@ class Job:
 
     def same(self, values: Mapping[str, bytes], who: str) -> None:
         """Do as Member says."""
-        self._meet(lambda: who)
+        self.agree(b"same", lambda: who)  # ranks that are elsewhere are told where
         names = list(values) or ["an argument"]  # another rank may give a whole array here
         differing = self._differ(list(values.values()) or [b""])
         if differing:

@@ -44,6 +44,28 @@ def layouts(mesh: mw.Mesh, rng: np.random.Generator, folder: str) -> None:
         assert np.array_equal(read.local(), own)
 
 
+def elements(mesh: mw.Mesh, rng: np.random.Generator) -> None:
+    """Assignment to elements, of numbers, of arrays and of Arrays that lie in parts, is NumPy's."""
+    mask, new = rng.random((7, 5)) > 0.5, rng.standard_normal((7, 5)).astype("f4")
+    keys = (3, (..., -1), slice(5, 1, -2), [0, 6, 2], mask, (np.array([1, 5]), np.array([2, 3])))
+    for layout in ("[a*b, _]", "[_*b, a]", "[_, a] order(1, 0)", "[_, _] +sum(b)"):
+        value = rng.standard_normal((7, 5)).astype("f4")
+        array = mw.Array.from_numpy(value, mesh=mesh, layout=layout)
+        part = mw.Array.from_numpy(new[:3], mesh=mesh, layout="[a, b]")
+        where = mw.Array.from_numpy(~mask, mesh=mesh, layout="[b, _]")
+        for key, to in (*((key, new[key]) for key in keys), (slice(1, 4), part), (where, 2.0)):
+            array[key] = to
+            value[np.asarray(~mask) if key is where else key] = new[:3] if to is part else to
+            assert str(array.layout) == layout
+            assert np.allclose(whole(array), value, atol=1e-6), (layout, key)
+    try:
+        array[mw.rank()] = 1.0
+    except mw.errors.RankError as error:
+        assert "the index is not the same on all ranks" in error.message, error
+    else:
+        raise AssertionError("the ranks assigned to elements of their own")
+
+
 def training(mesh: mw.Mesh, rng: np.random.Generator) -> None:
     """Steps of data-parallel training: the losses and the weights are those of one process."""
     x, y = rng.standard_normal((10, 6)).astype("f4"), rng.standard_normal((10, 3)).astype("f4")
@@ -111,6 +133,7 @@ def main() -> None:
     mesh = mw.Mesh(a=mw.size() // 2, b=2)
     rng = np.random.default_rng(7)
     layouts(mesh, rng, sys.argv[1])
+    elements(mesh, rng)
     training(mesh, rng)
     sources(mesh, rng)
     alone = mw.jit(lambda x: x + 1)(np.arange(3))  # without a mesh each process is for itself

@@ -93,12 +93,12 @@ def by_mpiexec(nranks: int, *arguments: str) -> Ended:
     return Ended([([mpiexec(), "-n", str(nranks), *PYTHON, *arguments], environment())], 100)
 
 
-def by_torchrun(nranks: int, *arguments: str) -> Ended:
+def by_torchrun(nranks: int, *arguments: str, seconds: float = 100) -> Ended:
     command = [
         *(sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={nranks}"),
         *("--master-addr=127.0.0.1", f"--master-port={free_port()}", *arguments),
     ]
-    return Ended([(command, environment(MESHWEAVE_TOKEN="a secret of this test"))], 100)
+    return Ended([(command, environment(MESHWEAVE_TOKEN="a secret of this test"))], seconds)
 
 
 def check_done(ended: Ended, nranks: int) -> None:
@@ -124,6 +124,12 @@ def test_a_job_of_srun():
 @pytest.mark.torch
 def test_a_job_of_torchrun(tmp_path):
     check_done(by_torchrun(2, str(HERE / "everything.py"), str(tmp_path), "torch"), 2)
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_steps_of_pytorch_on_a_job_are_those_of_eager():
+    check_done(by_torchrun(2, str(HERE / "steps.py"), seconds=280), 2)
 
 
 @sampled(2)
