@@ -68,13 +68,7 @@ def empty_cache(config: Config, batch: int, dtype: Any = np.float32) -> Cache:
 
 
 def forward(
-    config: Config,
-    params: Params,
-    cache: Cache,
-    tokens: Any,
-    start: Any,
-    keep: Keep | None = None,
-    last: Any = -1,
+    config: Config, params: Params, cache: Cache, tokens: Any, start: Any, keep: Keep | None = None
 ) -> Any:
     """Return (cache, logits of the last token) after tokens, int32 of (batch, count).
 
@@ -82,7 +76,6 @@ def forward(
     keep:  writes new keys and values of a layer, (batch, groups, count, size), into its part of the cache; returns that
            part, and the keys and values that the tokens attend to, those of place 0 first. Without it the cache has a
            row for each sequence.
-    last:  which token is the last.
     """
     keep = keep or (lambda kept, k, v: _put(kept, k, v, start))
     places = jnp.asarray(start)[..., None] + jnp.arange(tokens.shape[1])
@@ -102,7 +95,7 @@ def forward(
         x = x + _times(
             jax.nn.silu(_times(h, layer["gate"])) * _times(h, layer["up"]), layer["down"]
         )
-    return new, _times(_normal(_token(x, last), params["norm"]), params["head"])
+    return new, _times(_normal(x[:, -1], params["norm"]), params["head"])
 
 
 def _times(x: Any, weight: Any) -> Any:
@@ -120,11 +113,6 @@ def _put(kept: dict[str, Any], k: Any, v: Any, start: Any) -> tuple[dict[str, An
         for name, new in (("k", k), ("v", v))
     }
     return whole, whole["k"], whole["v"]
-
-
-def _token(x: Any, last: Any) -> Any:
-    """Return one token of each sequence of x."""
-    return x[:, last] if isinstance(last, int) else jax.lax.dynamic_index_in_dim(x, last, 1, False)
 
 
 def _normal(x: Any, gain: Any) -> Any:

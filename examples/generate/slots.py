@@ -2,9 +2,9 @@
 
 $ meshweave serve examples/generate/slots.py --mesh tp=2 --slots 4
 
-There are two programs, one for a part of a prompt and one for the next token of all slots. Both have the cache donated:
-a call writes the new keys and values into it, and nothing else of it. A step reads the part of the cache that has
-tokens: each call says how long that is.
+There are two programs, one for a prompt of any length, and one for the next token of all slots. Both have the cache
+donated: a call writes the new keys and values into it, and nothing else of it. A prompt is not padded, and a step reads
+the part of the cache that has tokens: each call says how long that is.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,9 @@ from llama_jax import Config, Params, empty_cache, forward, parameters
 
 import meshweave as mw
 
-PART = 16  # tokens of a prompt that one call takes; the cache is a multiple of it
-
 
 class SlotDecoder:
-    """Hold a model on its ranks, its cache, and the programs for a part of a prompt and for a token of each slot.
+    """Hold a model on its ranks, its cache, and the programs for a prompt and for a token of each slot.
 
     slots: sequences at a time. ends: tokens that end one.
     """
@@ -37,8 +35,6 @@ class SlotDecoder:
         timeout: float | None = None,
         ends: tuple[int, ...] = (),
     ) -> None:
-        if config.length % PART:
-            raise ValueError(f"a cache of {config.length} tokens: a multiple of {PART} is right")
         self.slots, self.ends = slots, ends
         self.length, self.vocabulary = config.length, config.vocabulary
         self._config, self._dtype, self._mesh = config, params["norm"].dtype, mesh
@@ -54,24 +50,19 @@ class SlotDecoder:
                 mesh=mesh or None, engine=engine, timeout=timeout,
             )  # fmt: skip
 
-        number = np.int32(0)
-        part, each = np.zeros((1, PART), np.int32), np.zeros(slots, np.int32)
-        held = mw.ShapeDtype((mw.Dim("held", max=config.length),), "i32")
-        self._prefill = compiled(self._part_of_prompt, part, number, number, number)
-        self._decode = compiled(self._token_each, each, each, held)
+        one, each = np.zeros(1, np.int32), np.zeros(slots, np.int32)
+        count = mw.Dim("count", max=config.length)
+        self._prefill = compiled(self._prompt, mw.ShapeDtype((1, count), "i32"), one)
+        self._decode = compiled(self._token_each, each, each, mw.ShapeDtype((count,), "i32"))
 
-    def _part_of_prompt(
-        self, params: Params, cache: Any, tokens: Any, slot: Any, start: Any, last: Any
-    ) -> Any:
-        """Return the cache with tokens of one slot, from place `start` on, and the logits behind token `last`."""
+    def _prompt(self, params: Params, cache: Any, tokens: Any, slot: Any) -> Any:
+        """Return the cache with the tokens of one slot, and the logits behind the last."""
+        at = jnp.arange(tokens.shape[1])[None]
 
         def keep(kept: dict[str, Any], k: Any, v: Any) -> Any:
-            at, new = (slot, 0, start, 0), {"k": k, "v": v}
-            whole = {n: jax.lax.dynamic_update_slice(kept[n], new[n], at) for n in kept}
-            row = {n: jax.lax.dynamic_slice_in_dim(whole[n], slot, 1) for n in whole}
-            return whole, row["k"], row["v"]
+            return _put(kept, k, v, slot, at), k, v
 
-        return forward(self._config, params, cache, tokens, start, keep, last)
+        return forward(self._config, params, cache, tokens, 0, keep)
 
     def _token_each(self, params: Params, cache: Any, tokens: Any, places: Any, held: Any) -> Any:
         """Return the cache with a token in each slot, at its own place, and the logits behind it.
@@ -81,22 +72,16 @@ class SlotDecoder:
         rows, length = jnp.arange(self.slots), held.shape[0]
 
         def keep(kept: dict[str, Any], k: Any, v: Any) -> Any:
-            new = {"k": k[:, :, 0], "v": v[:, :, 0]}
-            whole = {n: kept[n].at[rows, :, places].set(new[n]) for n in kept}
+            whole = _put(kept, k, v, rows, places[:, None])
             return whole, whole["k"][:, :, :length], whole["v"][:, :, :length]
 
         return forward(self._config, params, cache, tokens[:, None], places, keep)
 
     def prefill(self, slot: int, tokens: np.ndarray) -> np.ndarray:
         """Put a prompt in a slot; return the logits behind it."""
-        for start in range(0, len(tokens), PART):
-            given = tokens[start : start + PART]
-            part = np.zeros((1, PART), np.int32)
-            part[0, : len(given)] = given  # what is behind is written over before anyone looks
-            last = np.int32(len(given) - 1)
-            self._cache, logits = self._prefill(
-                self._params, self._cache, part, np.int32(slot), np.int32(start), last
-            )
+        self._cache, logits = self._prefill(
+            self._params, self._cache, tokens[None], np.asarray([slot], np.int32)
+        )
         return np.asarray(logits, np.float32)[0]
 
     def decode(self, tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -111,13 +96,21 @@ class SlotDecoder:
         self._cache = placed(cache, self._cache_layouts, self._mesh)
 
     def explain(self) -> tuple[str, str]:
-        """Return the tables about the program for a part of a prompt, and about that for a token of each slot."""
+        """Return the tables about the program for a prompt, and about that for a token of each slot."""
         return self._prefill.explain(), self._decode.explain()
 
     def close(self) -> None:
         """Release threads, processes and memory."""
         self._prefill.close()
         self._decode.close()
+
+
+def _put(kept: dict[str, Any], k: Any, v: Any, rows: Any, places: Any) -> dict[str, Any]:
+    """Write new keys and values, (batch, groups, count, size), to rows (batch) and places (batch, count) of a cache."""
+    at = (rows[:, None], slice(None), places)
+    return {
+        name: kept[name].at[at].set(new.transpose(0, 2, 1, 3)) for name, new in (("k", k), ("v", v))
+    }
 
 
 def decoder(

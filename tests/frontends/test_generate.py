@@ -64,9 +64,9 @@ def test_tokens_of_int8_weights_are_those_of_jax() -> None:
 @sampled(2)
 @pytest.mark.parametrize(("mesh", "engine"), [("tp=2", "local"), ("", "local")])
 def test_slots_of_their_own_lengths_give_what_jax_gives(mesh: str, engine: str) -> None:
-    """Prompts in parts, and tokens at other places, in slots that are used again, beside each alone in JAX.
+    """Prompts of any length, and tokens at other places, in slots that are used again, beside each alone in JAX.
 
-    Tokens attend to the part of the cache that is held, whose length each call chooses.
+    Two programs serve all lengths: a prompt is not padded, and tokens attend to the part of the cache that is held.
     """
     config = Config(1, 32, 4, 2, 48, 50, 48)
     params = jax.tree.map(jax.numpy.asarray, parameters(config))

@@ -690,6 +690,11 @@ def joined(x: Any) -> Any:
     return getattr(library, "concatenate" if library is np else "concat")([x, x * 2, x[:1]], axis=0)
 
 
+def merged(m: Any, x: Any) -> Any:
+    """Return three times as many rows, of which n is the minor size."""
+    return m.reshape(m.stack([x, -x * 2, x + 1]), (-1, x.shape[1]))
+
+
 PARTS: dict[str, tuple[int, Callable[[Any, Any], tuple[Any, ...]]]] = {
     "padded": (1, lambda m, x: (m.pad(x, ((1, 2), (0, 1)), constant_values=3.0),)),
     "padded scores": (1, lambda m, x: (m.sum(m.exp(m.pad(x @ x.T, ((1, 2), (3, 0)))), axis=1),)),
@@ -697,6 +702,14 @@ PARTS: dict[str, tuple[int, Callable[[Any, Any], tuple[Any, ...]]]] = {
     "rest": (4, lambda m, x: (x[4:], m.sum(x[4:], axis=0), x[3:].T @ x[3:])),
     "joined": (1, lambda m, x: (joined(x), m.sum(joined(x), axis=0), m.max(joined(x), axis=0))),
     "written": (3, lambda m, x: (put(x, np.s_[1:], x[:-1] * 3), put(x, np.s_[1:-1], x[2:] * 3))),
+    "last row": (
+        1,
+        lambda m, x: ((x @ x.T @ x)[-1], m.sum(x @ x.T, axis=1)[-1:], m.tanh(x @ x.T)[-1, -1]),
+    ),
+    "merged": (
+        1,
+        lambda m, x: (merged(m, x) @ x.T, m.max(merged(m, x), axis=0), m.sum(merged(m, x.T @ x))),
+    ),
     "rolled": (1, lambda m, x: (m.roll(x, 1, axis=0), m.tile(x, (2, 1)), m.diff(x, axis=0))),
 }
 

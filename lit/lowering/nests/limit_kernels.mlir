@@ -14,7 +14,7 @@
 // CHECK-NEXT:    %[[END:.*]] = arith.index_cast %[[N]]
 // CHECK:         %[[SUM:.*]] = "mw.launch"(%arg0, %[[END]], %{{.*}}) {kernel = @k{{.*}}, outs = 1 : i64}
 // CHECK:         "mw.launch"(%arg0, %[[SUM]], %[[END]], %{{.*}}) {kernel = @k{{.*}}, outs = 1 : i64}
-func.func @main(%x: tensor<64x8xf32>, %n: tensor<i64> {dist.length = "n"}) -> (tensor<64x8xf32> {dist.lengths = ["n", ""]}) {
+func.func @main(%x: tensor<64x8xf32> {dist.lengths = ["n", ""]}, %n: tensor<i64> {dist.length = "n"}) -> (tensor<64x8xf32> {dist.lengths = ["n", ""]}) {
   %size = tensor.extract %n[] : tensor<i64>
   %end = arith.index_cast %size : i64 to index
   %zero = arith.constant 0.0 : f32
@@ -48,7 +48,7 @@ func.func @main(%x: tensor<64x8xf32>, %n: tensor<i64> {dist.length = "n"}) -> (t
 // CHECK-LABEL: func.func @main
 // CHECK:         "mw.launch"(%arg0, %arg1, %{{.*}}, %{{.*}}) {kernel = @k{{.*}}, outs = 1 : i64}
 // CHECK-NEXT:    return
-func.func @main(%a: tensor<8x64xf32>, %b: tensor<64x4xf32>, %n: tensor<i64> {dist.length = "n"}) -> tensor<8x4xf32> {
+func.func @main(%a: tensor<8x64xf32> {dist.lengths = ["", "n"]}, %b: tensor<64x4xf32>, %n: tensor<i64> {dist.length = "n"}) -> tensor<8x4xf32> {
   %size = tensor.extract %n[] : tensor<i64>
   %end = arith.index_cast %size : i64 to index
   %zero = arith.constant 0.0 : f32
@@ -80,7 +80,7 @@ func.func @main(%a: tensor<8x64xf32>, %b: tensor<64x4xf32>, %n: tensor<i64> {dis
 
 // CHECK-NOT:  limits = array<i64: 0
 // CHECK-LABEL: func.func @main
-func.func @main(%x: tensor<64x8xf32>, %places: tensor<4xindex>, %n: tensor<i64> {dist.length = "n"}) -> tensor<4x8xf32> {
+func.func @main(%x: tensor<64x8xf32> {dist.lengths = ["n", ""]}, %places: tensor<4xindex>, %n: tensor<i64> {dist.length = "n"}) -> tensor<4x8xf32> {
   %e0 = tensor.empty() : tensor<64x8xf32>
   %y = linalg.exp ins(%x : tensor<64x8xf32>) outs(%e0 : tensor<64x8xf32>) -> tensor<64x8xf32>
   %e = tensor.empty() : tensor<4x8xf32>
@@ -107,7 +107,7 @@ func.func @main(%x: tensor<64x8xf32>, %places: tensor<4xindex>, %n: tensor<i64> 
 // CHECK:         "mw.collective"(%[[E]], %{{.*}})
 // CHECK:         "mw.launch"(%{{.*}}, %{{.*}}, %[[ROWS]], %[[N]], %{{.*}})
 "dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
-func.func public @main(%x: tensor<8x4xf32> {dist.layout = #dist.layout<"[x, _]">, dist.global = tensor<16x4xf32>}, %n: tensor<i64> {dist.length = "n", dist.layout = #dist.layout<"[]">, dist.global = tensor<i64>}) -> (tensor<8x16xf32> {dist.layout = #dist.layout<"[x, _]">, dist.global = tensor<16x16xf32>, dist.lengths = ["n", "n"]}) {
+func.func public @main(%x: tensor<8x4xf32> {dist.layout = #dist.layout<"[x, _]">, dist.global = tensor<16x4xf32>, dist.lengths = ["n", ""]}, %n: tensor<i64> {dist.length = "n", dist.layout = #dist.layout<"[]">, dist.global = tensor<i64>}) -> (tensor<8x16xf32> {dist.layout = #dist.layout<"[x, _]">, dist.global = tensor<16x16xf32>, dist.lengths = ["n", "n"]}) {
   %e0 = tensor.empty() : tensor<8x4xf32>
   %y = linalg.exp ins(%x : tensor<8x4xf32>) outs(%e0 : tensor<8x4xf32>) -> tensor<8x4xf32>
   %all = "dist.all_gather"(%y) {axes = ["x"], dim = 0 : i64} : (tensor<8x4xf32>) -> tensor<16x4xf32>
@@ -121,4 +121,82 @@ func.func public @main(%x: tensor<8x4xf32> {dist.layout = #dist.layout<"[x, _]">
     linalg.yield %s : f32
   } -> tensor<8x16xf32>
   return %z : tensor<8x16xf32>
+}
+
+// -----
+
+// The last row that there is comes behind all others: n are computed.
+
+// CHECK:      limits = array<i64: 0, 2>, {{.*}}sizes = array<i64: 64, 4, 8>
+// CHECK-LABEL: func.func @main
+func.func @main(%x: tensor<64x8xf32> {dist.lengths = ["n", ""]}, %w: tensor<8x4xf32>, %n: tensor<i64> {dist.length = "n"}) -> tensor<4xf32> {
+  %size = tensor.extract %n[] : tensor<i64>
+  %one = arith.constant -1 : i64
+  %before = arith.addi %size, %one : i64
+  %last = arith.index_cast %before : i64 to index
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<64x4xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%e : tensor<64x4xf32>) -> tensor<64x4xf32>
+  %y = linalg.matmul ins(%x, %w : tensor<64x8xf32>, tensor<8x4xf32>) outs(%start : tensor<64x4xf32>) -> tensor<64x4xf32>
+  %row = tensor.extract_slice %y[%last, 0] [1, 4] [1, 1] : tensor<64x4xf32> to tensor<4xf32>
+  %e1 = tensor.empty() : tensor<4xf32>
+  %z = linalg.log ins(%row : tensor<4xf32>) outs(%e1 : tensor<4xf32>) -> tensor<4xf32>
+  return %z : tensor<4xf32>
+}
+
+// -----
+
+// What is put in front of a dim has one row less than all, and what that is made of.
+
+// CHECK:      limits = array<i64: 0, 1>, {{.*}}sizes = array<i64: 63, 8>
+// CHECK-LABEL: func.func @main
+// CHECK:         %[[N:.*]] = arith.index_cast
+// CHECK:         "mw.launch"(%arg0, %[[N]], %{{.*}})
+func.func @main(%x: tensor<63x8xf32> {dist.lengths = ["n", ""]}, %n: tensor<i64> {dist.length = "n"}) -> (tensor<64x8xf32> {dist.lengths = ["n + 1", ""]}) {
+  %size = tensor.extract %n[] : tensor<i64>
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<63x8xf32>
+  %y = linalg.exp ins(%x : tensor<63x8xf32>) outs(%e : tensor<63x8xf32>) -> tensor<63x8xf32>
+  %e1 = tensor.empty() : tensor<64x8xf32>
+  %start = linalg.fill ins(%zero : f32) outs(%e1 : tensor<64x8xf32>) -> tensor<64x8xf32>
+  %z = tensor.insert_slice %y into %start[1, 0] [63, 8] [1, 1] : tensor<63x8xf32> into tensor<64x8xf32>
+  return %z : tensor<64x8xf32>
+}
+
+// -----
+
+// A scatter asks flags whether there is a row: its rounds end where these do, and the rows that it puts.
+
+// CHECK:      limits = array<i64: 0, 1>, {{.*}}sizes = array<i64: 64, 8>
+// CHECK-LABEL: func.func @main
+// CHECK:         %[[N:.*]] = arith.index_cast
+// CHECK:         scf.for %{{.*}} = %{{.*}} to %[[N]] step
+func.func @main(%state: tensor<9x8xf32>, %places: tensor<64xindex> {dist.lengths = ["n"]}, %x: tensor<64x8xf32> {dist.lengths = ["n", ""]}, %n: tensor<i64> {dist.length = "n"}) -> tensor<9x8xf32> {
+  %size = tensor.extract %n[] : tensor<i64>
+  %end = arith.index_cast %size : i64 to index
+  %e = tensor.empty() : tensor<64x8xf32>
+  %y = linalg.exp ins(%x : tensor<64x8xf32>) outs(%e : tensor<64x8xf32>) -> tensor<64x8xf32>
+  %e1 = tensor.empty() : tensor<64xi1>
+  %flags = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>], iterator_types = ["parallel"]} outs(%e1 : tensor<64xi1>) {
+  ^bb0(%out: i1):
+    %i = linalg.index 0 : index
+    %holds = arith.cmpi ult, %i, %end : index
+    linalg.yield %holds : i1
+  } -> tensor<64xi1>
+  %begin = arith.constant 0 : index
+  %all = arith.constant 64 : index
+  %step = arith.constant 1 : index
+  %made = scf.for %k = %begin to %all step %step iter_args(%now = %state) -> tensor<9x8xf32> {
+    %there = tensor.extract %flags[%k] : tensor<64xi1>
+    %next = scf.if %there -> tensor<9x8xf32> {
+      %place = tensor.extract %places[%k] : tensor<64xindex>
+      %row = tensor.extract_slice %y[%k, 0] [1, 8] [1, 1] : tensor<64x8xf32> to tensor<8xf32>
+      %put = tensor.insert_slice %row into %now[%place, 0] [1, 8] [1, 1] : tensor<8xf32> into tensor<9x8xf32>
+      scf.yield %put : tensor<9x8xf32>
+    } else {
+      scf.yield %now : tensor<9x8xf32>
+    }
+    scf.yield %next : tensor<9x8xf32>
+  }
+  return %made : tensor<9x8xf32>
 }
