@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+from torch.amp import GradScaler
 from torch.fx import GraphModule, traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -43,6 +44,7 @@ from meshweave.torch.averages import cumulative_averages
 from meshweave.torch.away import OF_FORM, replaced
 from meshweave.torch.constraints import constrained, gathered
 from meshweave.torch.draws import Draw, lifted
+from meshweave.torch.scalers import ScalerEntry, TracedScalers, entries, options
 from meshweave.torch.schedules import SchedulerCall, check_order, noted
 
 
@@ -71,6 +73,9 @@ class StateEntry(NamedTuple):
         return found
 
 
+Entry: TypeAlias = ModuleEntry | StateEntry | ScalerEntry
+
+
 class RateGroup(NamedTuple):
     """Name a group of an optimizer's parameters, whose learning rate each call reads."""
 
@@ -89,14 +94,17 @@ class StepSubjects:
     """Hold what a step reads and writes beside its arguments: tensors by name, and learning rates by name.
 
     tied: the further places of tensors that lie in several. groups: the parameters of each learning rate.
+    numbers: those of each scaler that are compiled in.
     """
 
-    kept: dict[str, ModuleEntry | StateEntry]
+    kept: dict[str, Entry]
     tied: list[tuple[str, ModuleEntry]]
     rates: dict[str, RateGroup]
     groups: dict[str, list[str]]
     optimizers: dict[str, Optimizer]
     modules: dict[str, nn.Module]
+    scalers: dict[str, GradScaler]
+    numbers: dict[str, dict[str, float]]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that the step keeps now."""
@@ -108,6 +116,11 @@ class StepSubjects:
         for name, entry in self.tied:
             if entry.find() is not self.kept[name].find():
                 return f"{name} is not in all the places any more that it was in"
+        for key, numbers in self.numbers.items():
+            given = options(self.scalers[key])
+            for one, number in numbers.items():
+                if given[one] != number:
+                    return f"{one} of {key} is {given[one]}, not {number}"
         groups = [group for one in self.optimizers.values() for group in one.param_groups]
         if len(groups) != len(self.rates):
             return f"optimizers have {len(groups)} groups of parameters, not {len(self.rates)}"
@@ -157,16 +170,16 @@ class StepGraph:
 def subjects_of(
     step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> StepSubjects:
-    """Find the modules and optimizers that a step is called with, or that it refers to.
+    """Find the modules, optimizers and scalers that a step is called with, or that it refers to.
 
     Parameters and buffers are named as in the state_dict; behind the name of the module in the step where there are
-    several modules. State of an optimizer is named behind its parameter: `up.weight.exp_avg`.
+    several modules. State of an optimizer is named behind its parameter: `up.weight.exp_avg`; of a scaler behind that.
     """
     named = _named(step, args, kwargs)
     modules = {k: v for k, v in named.items() if isinstance(v, nn.Module)}
     optimizers = {k: v for k, v in named.items() if isinstance(v, Optimizer)}
     states = {k: m for k, m in modules.items() if [*m.parameters(), *m.buffers()]}
-    kept: dict[str, ModuleEntry | StateEntry] = {}
+    kept: dict[str, Entry] = {}
     tied: list[tuple[str, ModuleEntry]] = []
     names: dict[int, str] = {}  # of each tensor, by its identity: tied ones have one name
     for key, module in states.items():
@@ -206,12 +219,19 @@ def subjects_of(
         raise UsageError(
             f"from_torch: {_name(step)} is called with no nn.Module that has parameters, and refers to none"
         )
-    made = StepSubjects(kept, tied, rates, groups, optimizers, modules)
+    scalers = {k: v for k, v in named.items() if isinstance(v, GradScaler) and v.is_enabled()}
+    for key, scaler in scalers.items():
+        kept |= entries(key, scaler)
+    numbers = {key: options(scaler) for key, scaler in scalers.items()}
+    made = StepSubjects(kept, tied, rates, groups, optimizers, modules, scalers, numbers)
     if both := made.overlap():
         raise UsageError(
             f"from_torch: {both[0]} and {both[1]} share memory: one tensor in both places is right"
         )
     return made
+
+
+_SUBJECTS = (nn.Module, Optimizer, GradScaler)
 
 
 def _name(step: Callable[..., Any]) -> str:
@@ -229,7 +249,7 @@ def _named(
     bound.apply_defaults()
     found: dict[str, Any] = {}
     for name, value in bound.arguments.items():
-        several = [v for v in _pytree.tree_leaves(value) if isinstance(v, nn.Module | Optimizer)]
+        several = [v for v in _pytree.tree_leaves(value) if isinstance(v, _SUBJECTS)]
         keys = [name] if len(several) == 1 else [f"{name}.{k}" for k in range(len(several))]
         found |= dict(zip(keys, several, strict=True))
     function = inspect.unwrap(getattr(step, "__func__", step))
@@ -237,11 +257,11 @@ def _named(
         variables = inspect.getclosurevars(function)
         found = {**variables.globals, **variables.nonlocals, **found}
     owner = getattr(step, "__self__", None)
-    if owner is not None and not isinstance(owner, nn.Module | Optimizer):
+    if owner is not None and not isinstance(owner, _SUBJECTS):
         found = {**getattr(owner, "__dict__", {}), **found}
     seen: dict[int, str] = {}
     for name, value in found.items():
-        if isinstance(value, nn.Module | Optimizer):
+        if isinstance(value, _SUBJECTS):
             whole = getattr(value, "_orig_mod", value)  # torch.compile's wrapper
             seen.setdefault(id(whole), name)
     by_name = {name: getattr(value, "_orig_mod", value) for name, value in found.items()}
@@ -385,10 +405,14 @@ def _traced(
             stack.enter_context(replaced(plain, home))
             if sharded:
                 stack.enter_context(_Redirected(sharded, home))
-            for optimizer in subjects.optimizers.values():
-                stack.enter_context(_stepping(optimizer, subjects, rates, name, home, calls))
+            optimizers = subjects.optimizers.values()
+            scalers = TracedScalers(name, subjects.scalers, optimizers)
+            for optimizer in optimizers:
+                stack.enter_context(
+                    _stepping(optimizer, subjects, rates, name, home, calls, scalers)
+                )
             stack.enter_context(noted(name, calls))
-            stack.enter_context(_no_scaler(name))
+            stack.enter_context(scalers.inside())
             found = step(*args, **kwargs)
             after = _after(subjects, kept, values)
             leaves_gradients = any(values[one].grad is not None for one in trained)
@@ -568,26 +592,6 @@ def _tracing() -> Iterator[None]:
             torch.compiler._is_compiling_flag = flag
 
 
-@contextmanager
-def _no_scaler(step: str) -> Iterator[None]:
-    """Refuse a GradScaler in this block: it reads whether gradients are finite, and steps or does not."""
-    saved = torch.amp.GradScaler.scale
-
-    def scale(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
-        if scaler.is_enabled():
-            raise UsageError(
-                f"from_torch: {step} calls {type(scaler).__name__}.scale, which is for f16: f32 and bf16 need none;"
-                " leave it out, or make it with enabled=False"
-            )
-        return saved(scaler, outputs)
-
-    torch.amp.GradScaler.scale = scale
-    try:
-        yield
-    finally:
-        torch.amp.GradScaler.scale = saved
-
-
 class _Stream:
     """Follow the state of torch's random numbers in a trace: what is computed again draws the same ones again."""
 
@@ -650,6 +654,7 @@ def _stepping(
     step: str,
     home: _Traced,
     calls: Sequence[SchedulerCall],
+    scalers: TracedScalers,
 ) -> Iterator[None]:
     """Let an optimizer step with learning rates that are tensors, and whatever reads these in the step read the same.
 
@@ -676,10 +681,12 @@ def _stepping(
         for group in optimizer.param_groups:
             group |= {k: v for k, v in _TRACEABLE.items() if k in group}
         home.stepping = True
+        scalers.begin(optimizer)
         exact.__enter__()
 
     def end(*_: Any) -> None:
         exact.__exit__(None, None, None)
+        scalers.end(optimizer)
         home.stepping = False
         for group, old in zip(optimizer.param_groups, said, strict=True):
             group |= {k: old[k] for k in _TRACEABLE if k in old}
