@@ -79,6 +79,25 @@ def test_no_choices_fast_enough_take_fewer_bytes(seed: int, share: float) -> Non
         fewest(sizes, terms, load, least - 1)
 
 
+@settings(max_examples=examples(300))
+@given(st.integers(0, 1 << 30))
+def test_the_fewest_bytes_of_all_are_found_and_proven(seed: int) -> None:
+    """They are whole numbers, so a bound above the number below proves them; of equal ones the least seconds count."""
+    sizes, terms, load = drawn(seed)
+    least = min((load.most(p)[0], cost_of(p, terms)) for p in product(*map(range, sizes)))
+    found, bound = fewest(sizes, terms, load)
+    assert (found.nbytes, found.choices.cost) == least and bound == least[0]
+    assert (found, bound) == fewest(sizes, terms, load)
+
+
+def test_bytes_that_are_no_whole_numbers_are_not_rounded() -> None:
+    """The fewest of all are 1.5: no mean of moments proves 2."""
+    halves = [CostTerm((0,), np.array([1.5, 1.4])), CostTerm((0,), np.array([1.4, 1.6]))]
+    load = Moments([[one] for one in halves])
+    found, bound = fewest([2], [CostTerm((0,), np.array([1.0, 1.0]))], load)
+    assert found.nbytes == 1.5 and bound <= 1.5
+
+
 @settings(max_examples=examples(12))
 @given(st.integers(0, 1 << 30), st.floats(0.1, 0.9))
 def test_an_integer_program_finds_no_less_within_the_limit(seed: int, share: float) -> None:

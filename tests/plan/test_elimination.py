@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Axis, Link, Mesh
+from meshweave.plan.cost import SHARED_MEMORY
 from meshweave.plan.placement.minimise import minimise
 from meshweave.plan.placement.prices import MachinePrices
+from meshweave.plan.placement.rates import MoveRates
 from meshweave.plan.placement.terms import CostTerm, Numbers, cost_of
 from meshweave.plan.redistribute import plan_redistribute
 
@@ -172,6 +174,23 @@ def test_moves_of_three_axes_are_priced_near_what_the_planner_takes() -> None:
         plan = plan_redistribute(source, target, mesh, shape, 4)
         price = prices.moves([source], [target], mesh, 4 * 1024 * 2048)[0, 0]
         assert plan.seconds / 4 <= price <= 2 * plan.seconds, f"{source} -> {target}"
+
+
+def test_moves_that_are_priced_together_cost_what_each_does() -> None:
+    """Pairs of layouts with one price are planned once: by what changes, whichever dims and axes both have."""
+    texts = [
+        *("[_, _, _]", "[x, _, _]", "[_, z, x]", "[z, x*y, _]", "[x, y, z]", "[_, w, _]"),
+        *("[y*x, _, _]", "[_, x*y, w]", "[x, _, _] +sum(y)", "[_, _, z] +sum(x, y)", "[_, y, _]"),
+    ]
+    layouts = [Layout.parse(text) for text in texts]
+    mesh, profile = Mesh(Axis("x", 2, Link(1e-5, 1e-9)), Axis("y", 3), w=1, z=2), SHARED_MEMORY
+    once, each = MoveRates(mesh, profile).between(layouts, layouts)
+    for (i, source), (j, target) in product(enumerate(layouts), repeat=2):
+        alone = MoveRates(mesh, profile).between([source], [target])
+        assert (once[i, j], each[i, j]) == (alone[0][0, 0], alone[1][0, 0]), f"{source} -> {target}"
+        assert (once[i, j] + each[i, j] == 0) == (
+            texts[i].replace("w", "_") == texts[j].replace("w", "_")
+        )
 
 
 def test_threads_price_moves_as_one_does() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from math import ceil
 from typing import Protocol
 
 import numpy as np
@@ -91,7 +92,10 @@ _Forced = tuple[tuple[int, int, bool], ...]
 
 
 class _BoundedSearch:
-    """Hold the problem, the best choices within the limit so far, and the prices of bytes at moments."""
+    """Hold the problem, the best choices within the limit so far, and the prices of bytes at moments.
+
+    least: the fewest bytes found, and the choices that take them. whole: bytes are whole numbers at all moments so far.
+    """
 
     def __init__(
         self,
@@ -104,6 +108,8 @@ class _BoundedSearch:
         self.sizes, self.terms, self.load, self.limit = sizes, terms, load, limit
         self.most_entries = most_entries
         self.best: _Point | None = None
+        self.least: tuple[float, tuple[int, ...]] = (np.inf, ())
+        self.whole = True
         self.bytes_of: dict[Hashable, Sequence[CostTerm]] = {}
         self.prices: dict[Hashable, float] = {}
         self.scaled: dict[tuple[int, float], Numbers] = {}
@@ -114,6 +120,7 @@ class _BoundedSearch:
         """Return the bytes at a moment as terms."""
         if key not in self.bytes_of:
             self.bytes_of[key] = self.load.terms(key)
+            self.whole &= not any((t.table % 1).any() for t in self.bytes_of[key])
         return self.bytes_of[key]
 
     def priced(self, prices: dict[Hashable, float]) -> list[CostTerm]:
@@ -153,17 +160,17 @@ class _BoundedSearch:
     def fewest(self) -> tuple[float, float]:
         """Look for choices within the limit; return the fewest bytes found, and a bound that nothing is below.
 
-        It ends with the first that are within the limit.
+        It ends with the first that are within the limit; of a limit below 0, with the fewest of all.
         """
         # Less than a byte in all, so that of equal choices those that take less time are found.
         tie = TIE / max(1e-30, sum(float(t.table.max(initial=0)) for t in self.terms))
         slow = [CostTerm(t.variables, tie * t.table) for t in self.terms]
         key = self.load.most([0] * len(self.sizes))[1]
-        least, root = self._played({key: 1.0}, slow, (), MOST_PRICES)
+        root = self._played({key: 1.0}, slow, (), MOST_PRICES)
         order, queue = count(1), list[tuple[float, int, _Point, _Forced]]()
         queue.append((root.bound, 0, root, ()))
         for _ in range(self.most_branches):
-            if not queue or least <= max(self.limit, queue[0][0] + 1) or queue[0][0] > self.limit:
+            if not queue or self._is_known(queue[0][0]):
                 break
             _, _, point, forced = heappop(queue)
             v = self._branch(point, forced, point.weights)
@@ -171,35 +178,46 @@ class _BoundedSearch:
                 continue
             for is_taken in (True, False):
                 now = (*forced, (v, point.picks[v], is_taken))
-                found, trial = self._played(dict(point.weights), slow, now, 4)
-                least, bound = min(least, found), max(point.bound, trial.bound)
-                if bound < least:
+                trial = self._played(dict(point.weights), slow, now, 4)
+                bound = max(point.bound, trial.bound)
+                if bound < self.least[0]:
                     heappush(queue, (bound, next(order), trial, now))
-        return least, min([least, *[entry[0] for entry in queue]])
+        return self.least[0], min([self.least[0], *[entry[0] for entry in queue]])
+
+    def _is_known(self, bound: float) -> bool:
+        """Tell whether the fewest bytes found are within the limit or none below them, or nothing is within the limit.
+
+        bound: what nothing is below.
+        """
+        return self.least[0] <= max(self.limit, bound) or 0 <= self.limit < bound
 
     def _played(
         self, weights: dict[Hashable, float], slow: list[CostTerm], forced: _Forced, rounds: int
-    ) -> tuple[float, _Point]:
-        """Give weights to moments, each time to that of the most bytes; return the fewest bytes, and the best bound.
+    ) -> _Point:
+        """Give weights to moments, each time to that of the most bytes; return the best bound.
 
         forced: choices that are taken, or denied.
         """
-        least, best = np.inf, _Point((), 0.0, -np.inf)
-        masks = self._masks(forced)
+        best, masks = _Point((), 0.0, -np.inf), self._masks(forced)
         for turn in range(1, rounds + 1):
             found = minimise(self.sizes, [*self.priced(weights), *slow, *masks], self.most_entries)
-            if found.bound - TIE > best.bound:
-                best = _Point(found.picks, 0.0, found.bound - TIE, tuple(weights.items()))
+            bound = (found.bound - TIE) * (1 - EXACT)
+            if self.whole:  # then the most is so too, and no less than this mean of moments
+                bound = ceil(bound)
+            if bound > best.bound:
+                best = _Point(found.picks, 0.0, bound, tuple(weights.items()))
             if found.cost >= FORBIDDEN * (1 if masks else np.inf):
                 break
-            self.offer(found.picks)
             nbytes, key = self.load.most(found.picks)
-            least = min(least, nbytes)
-            if best.bound > self.limit or least <= max(self.limit, best.bound + 1):
+            if nbytes <= self.limit:
+                self.offer(found.picks)
+            if nbytes < self.least[0]:
+                self.least = nbytes, found.picks
+            if self._is_known(best.bound):
                 break
             weights = {k: w * turn / (turn + 1) for k, w in weights.items()}
             weights[key] = weights.get(key, 0.0) + 1 / (turn + 1)
-        return least, best
+        return best
 
     def settle(self, key: Hashable, start: _Point) -> _Point:
         """Find the price of bytes at a moment for which the bound is highest, others as they are; return its point.
@@ -315,18 +333,23 @@ def within(
     load: ByteLoad,
     limit: float,
     most_entries: int = MOST_ENTRIES,
+    start: tuple[int, ...] | None = None,
 ) -> Bounded:
     """Return the choices with the least sum of terms whose bytes are within the limit, with a bound.
 
-    The same problem has the same answer. Raises OverLimit where nothing is found within the limit.
+    start: choices within the limit, if some are known. The same problem has the same answer.
+    Raises OverLimit where nothing is found within the limit.
     """
     search = _BoundedSearch(sizes, terms, load, limit, most_entries)
     root = search.solve({})
+    if start is not None:
+        search.offer(start)
     free = root.cost
     if search.best is None:
         least, bound = search.fewest()
         if search.best is None:
             raise OverLimit(least, bound)
+    if load.most(root.picks)[0] > limit:
         search.improve()
         over = root
         for _ in range(MOST_MOMENTS):
@@ -364,23 +387,20 @@ def fewest(
     if fastest.cost > limit_seconds:
         raise OverLimit(fastest.cost, fastest.bound)
     high = load.most(fastest.picks)[0]
-    least, low = _BoundedSearch(sizes, terms, load, -1.0, most_entries).fewest()
-    found = Bounded(fastest, high, free=fastest.cost)
-    limit = least
+    search = _BoundedSearch(sizes, terms, load, -1.0, most_entries)
+    least, low = search.fewest()
+    found, limit, start = Bounded(fastest, high, free=fastest.cost), least, search.least[1]
     for _ in range(MOST_PRICES):
         if limit >= high:
             break
-        try:
-            trial = within(sizes, terms, load, limit, most_entries)
-        except OverLimit as over:
-            low = max(low, min(over.bound, limit))
-            limit = (limit + high) / 2
-            continue
-        if trial.choices.cost <= limit_seconds:
+        trial = within(sizes, terms, load, limit, most_entries, start)
+        is_fast = trial.choices.cost <= limit_seconds
+        if is_fast:
             found, high = trial, trial.nbytes
         elif trial.choices.bound > limit_seconds:
             low = max(low, limit)
-        if high <= low + 1:
+        between = (max(low, least, 0.0 if is_fast else limit) + high) // 2
+        if high <= max(low + 1, least) or between == limit:
             break
-        limit = (max(low, limit if trial.choices.cost > limit_seconds else low) + high) // 2
+        limit = between
     return found, min(low, high)

@@ -16,7 +16,8 @@ from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.placement.bounded import FORBIDDEN
 from meshweave.plan.placement.minimise import minimise
-from meshweave.plan.placement.prices import MachinePrices, OpWork, planned_for
+from meshweave.plan.placement.prices import MachinePrices, OpWork
+from meshweave.plan.placement.rates import planned_for
 from meshweave.plan.placement.runs import OpRun, RuleRuns
 from meshweave.plan.placement.terms import Choices, CostTerm, Numbers
 from meshweave.plan.propagation.arrange import StatedLayout

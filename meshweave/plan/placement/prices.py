@@ -1,32 +1,20 @@
-"""Price moves and work in seconds: moves as the planner of redistributions prices them, work by rates of the machine.
-
-What a move takes is a number of launches and a share of the tensor's bytes, which depend on the two layouts alone, not
-on the tensor: each pair is planned once, without the digits that both have, and priced for all tensors.
-"""
+"""Price work in seconds by rates of the machine, and moves as the planner of redistributions prices them."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from functools import lru_cache
 from math import ceil, prod
 from threading import get_ident
 
 import numpy as np
 
 from meshweave.errors import PlanError
-from meshweave.layout.factors import FOUND, PLACED, Axes, Rule, pieces
-from meshweave.layout.layout import Layout, Partial
-from meshweave.layout.mesh import Axis, Link, Mesh
-from meshweave.plan.cost import SHARED_MEMORY, Profile, link_of, local_seconds, seconds
+from meshweave.layout.factors import FOUND, PLACED, Rule, pieces
+from meshweave.layout.layout import Layout
+from meshweave.layout.mesh import Link, Mesh
+from meshweave.plan.cost import SHARED_MEMORY, Profile
+from meshweave.plan.placement.rates import move_rates
 from meshweave.plan.placement.runs import RuleRuns
 from meshweave.plan.placement.terms import Numbers
-from meshweave.plan.redistribute import plan_redistribute
-
-MOST_SEARCHED = 2
-"""Axes of a move that is planned; beyond, a formula prices it, since the planner searches among many orders."""
-
-LARGE = 1 << 20
-"""Elements of the tensor whose plan stands for those of all: its launches are a small part, as the planner counts."""
-
 
 NOTHING, LOOPS, PRODUCT = "nothing", "loops", "product"
 """Kinds of work: none, as of views and passes; loops over elements; sums of products of two tensors."""
@@ -129,7 +117,7 @@ class MachinePrices:
         self, sources: Sequence[Layout], targets: Sequence[Layout], mesh: Mesh, nbytes: int
     ) -> Numbers:
         """Return the seconds of a tensor of nbytes in all from each of some layouts in blocks to each of others."""
-        once, each = _rates(mesh, self.profile, get_ident()).between(sources, targets)
+        once, each = move_rates(mesh, self.profile, get_ident()).between(sources, targets)
         return once + each * nbytes
 
     def window(self, nbytes: Numbers) -> Numbers:
@@ -180,11 +168,6 @@ def _local_bytes(
     return found
 
 
-def planned_for(profile: Profile) -> Profile | None:
-    """Return the machine as the planner is told of it: None if nobody has measured it."""
-    return None if profile == SHARED_MEMORY else profile
-
-
 def rates_of(prices: MachinePrices) -> tuple[float, ...]:
     """Return a machine as numbers, in a fixed order."""
     profile = prices.profile
@@ -212,172 +195,3 @@ def machine_of(rates: Sequence[float]) -> MachinePrices:
     rows = tuple(tables[:first]), tuple(tables[first:second]), tuple(tables[second:])
     profile = Profile(Link(alpha, beta), launch, copied)
     return MachinePrices(profile, iteration, function, kernel, call, *rows)
-
-
-class _Rates:
-    """Keep the rates of moves between the layouts seen so far on one mesh, in two matrices that grow."""
-
-    def __init__(self, mesh: Mesh, profile: Profile) -> None:
-        self.mesh, self.profile = mesh, profile
-        self.numbers: dict[Layout, int] = {}
-        self.layouts: list[Layout] = []
-        self.once = np.full((64, 64), np.nan)
-        self.each = np.full((64, 64), np.nan)
-
-    def between(
-        self, sources: Sequence[Layout], targets: Sequence[Layout]
-    ) -> tuple[Numbers, Numbers]:
-        """Return the seconds of launches, and of each byte, from each of the sources to each of the targets."""
-        at = np.ix_([self._number(x) for x in sources], [self._number(x) for x in targets])
-        once = self.once[at]
-        if np.isnan(once).any():
-            for i, j in zip(*np.nonzero(np.isnan(once))):
-                a, b = self.numbers[sources[i]], self.numbers[targets[j]]
-                self.once[a, b], self.each[a, b] = _rate(
-                    sources[i], targets[j], self.mesh, self.profile
-                )
-            once = self.once[at]
-        return once, self.each[at]
-
-    def _number(self, layout: Layout) -> int:
-        number = self.numbers.get(layout)
-        if number is None:
-            number = self.numbers[layout] = len(self.layouts)
-            self.layouts.append(layout)
-            if number == len(self.once):
-                pad = ((0, number), (0, number))
-                self.once = np.pad(self.once, pad, constant_values=np.nan)
-                self.each = np.pad(self.each, pad, constant_values=np.nan)
-        return number
-
-
-@lru_cache(maxsize=64)
-def _rates(mesh: Mesh, profile: Profile, thread: int) -> _Rates:
-    """Return those of a thread: no other one changes them meanwhile."""
-    return _Rates(mesh, profile)
-
-
-def _rate(source: Layout, target: Layout, mesh: Mesh, profile: Profile) -> tuple[float, float]:
-    """Return the seconds of a move's launches, and those of each byte of the whole tensor."""
-    if source == target:
-        return 0.0, 0.0
-    rows, share = [], 1
-    sizes = {axis.name: mesh.size(axis.name) for axis in mesh.axes}
-    for have, want in zip(source.block_axes(), target.block_axes()):
-        have, want = (tuple(a for a in row if sizes[a] > 1) for row in (have, want))
-        common = 0
-        while common < min(len(have), len(want)) and have[common] == want[common]:
-            common += 1
-        share *= prod([sizes[a] for a in have[:common]])
-        if have[common:] or want[common:]:
-            rows.append((have[common:], want[common:]))
-    pending = [_pending(layout, sizes) for layout in (source, target)]
-    left = [tuple(sorted(p)) for p in pending] if pending[0] != pending[1] else [(), ()]
-    met = [a for have, want in sorted(rows) for a in (*have, *want)]
-    met += [a for row in left for _, a in row]
-    names = {a: f"a{number}" for number, a in enumerate(dict.fromkeys(met))}
-    if not names:
-        return 0.0, 0.0
-    if len(names) > MOST_SEARCHED:
-        ends = [tuple(dict.fromkeys(a for row in rows for a in row[end])) for end in (0, 1)]
-        reduced, made = [
-            tuple(axis for kind, axis in row if (kind, axis) not in other)
-            for row, other in (left, left[::-1])
-        ]
-        found = _formula(ends[0], ends[1], reduced, made, mesh, profile)
-        return found[0], found[1] / share
-    used = {*source.used_axes, *target.used_axes, *[a for p in pending for _, a in p]}
-    for axis in mesh.axes:  # an idle axis helps: each of its ranks moves a part
-        if sizes[axis.name] > 1 and axis.name not in used:
-            names[axis.name] = f"a{len(names)}"
-    axes = tuple((name, sizes[a], mesh.axis(a).link) for a, name in names.items())
-
-    def named(row: Axes) -> Axes:
-        return tuple(names[a] for a in row)
-
-    spare: list[tuple[Axes, Axes]] = [((), ())] if len(rows) < source.ndim else []
-    found = _canonical(
-        tuple((named(have), named(want)) for have, want in (*sorted(rows), *spare)),
-        *[tuple(sorted((kind, names[a]) for kind, a in row)) for row in left],
-        axes,
-        profile,
-    )
-    return found[0], found[1] / share
-
-
-def _formula(
-    have: Axes, want: Axes, reduced: Axes, made: Axes, mesh: Mesh, profile: Profile
-) -> tuple[float, float]:
-    """Return what `_rate` does for a move of many axes, which the planner would search long for.
-
-    Axes that are added cut first; then what is pending is reduced, to where it goes or on all ranks, axes change their
-    dims, and those that go away are gathered: each in one collective. Over axes that become pending each rank puts its
-    part among neutral elements, or all ranks but the first are filled with them.
-    """
-    once, each = 0.0, 0.0
-    share = 1.0 / mesh.axis_count(have)
-    kept = tuple(a for a in have if a in want)
-    gone = tuple(a for a in have if a not in want and a not in made)
-    embedded = tuple(a for a in made if a in have)
-    scattered = tuple(a for a in reduced if a in want)
-    new = tuple(a for a in want if a not in have and a not in scattered)
-    share /= mesh.axis_count(new)
-    local = local_seconds("all_slice", 0, 0, profile) * share if new else 0.0
-    for op, axes in (
-        ("reduce_scatter", scattered),
-        ("all_reduce", tuple(a for a in reduced if a not in want)),
-        ("all_to_all", kept),
-        ("all_gather", gone),
-    ):
-        if not axes:
-            continue
-        ranks, link = mesh.axis_count(axes), link_of(mesh, axes, profile)
-        share *= {"reduce_scatter": 1 / ranks, "all_gather": float(ranks)}.get(op, 1.0)
-        part = share * (ranks - 1) / ranks
-        each += link.beta * {"all_reduce": 2 * part, "reduce_scatter": share * (ranks - 1)}.get(
-            op, part
-        )
-        once += seconds(op, 0, ranks, link, profile)
-    if made:
-        share *= mesh.axis_count(embedded)
-        op = "embed" if len(embedded) == len(made) else "local"
-        local += local_seconds(op, 0, 0, profile) * share
-    return once, each + local
-
-
-def _pending(layout: Layout, sizes: dict[str, int]) -> list[tuple[str, str]]:
-    return [(p.kind, a) for p in layout.partial for a in p.axes if sizes[a] > 1]
-
-
-@lru_cache(maxsize=1 << 14)
-def _canonical(
-    rows: tuple[tuple[Axes, Axes], ...],
-    had: tuple[tuple[str, str], ...],
-    wanted: tuple[tuple[str, str], ...],
-    axes: tuple[tuple[str, int, Link | None], ...],
-    profile: Profile,
-) -> tuple[float, float]:
-    """Return what `_rate` does, for a move of which all that both ends have is left out."""
-    mesh = Mesh(*[Axis(*axis) for axis in axes])
-    every = prod([size for _, size, _ in axes])
-    shape = [every] * max(len(rows), 1)
-    shape[-1] *= max(1, -(-LARGE // prod(shape)))
-    ends = []
-    for end, partial in ((0, had), (1, wanted)):
-        dims = [row[end] for row in rows] or [()]
-        ends.append(Layout.blocks(dims, _partials(partial)))
-    taken = []
-    for times in (1, 2):
-        tensor = (*shape[:-1], times * shape[-1])
-        plan = plan_redistribute(ends[0], ends[1], mesh, tensor, 4, profile=planned_for(profile))
-        taken.append(plan.seconds)
-    nbytes = 4 * prod(shape)
-    each = max(0.0, (taken[1] - taken[0]) / nbytes)
-    return max(0.0, taken[0] - each * nbytes), each
-
-
-def _partials(pending: Sequence[tuple[str, str]]) -> list[Partial]:
-    kinds: dict[str, list[str]] = {}
-    for kind, axis in pending:
-        kinds.setdefault(kind, []).append(axis)
-    return [Partial(kind, tuple(axes)) for kind, axes in kinds.items()]

@@ -369,7 +369,8 @@ def _within(
             _entry(module),
             f"dist-place: peak_bytes = {limit} is infeasible: the least found is {ceil(found.nbytes):,}",
         )
-    gap_bytes = replace(found.choices, bound=found.choices.cost * bound / max(1.0, found.nbytes))
+    proven = 1.0 if bound >= found.nbytes else bound / found.nbytes
+    gap_bytes = replace(found.choices, bound=found.choices.cost * proven)
     return replace(found, choices=gap_bytes)
 
 
