@@ -6,6 +6,9 @@ program or input, 2 wrong usage, 3 a rank failed.
 """
 
 from collections.abc import Iterable
+from typing import TypeVar
+
+Told = TypeVar("Told", bound="MeshweaveError")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -38,6 +41,13 @@ class MeshweaveError(Exception):
         super().__init__(f"{known}: {message}" if known else message)
         self.message = message
         self.location = known
+
+    def told(self: Told, message: str, location: str | None = None) -> Told:
+        """Return the error in other words, or at another place: its class, and what else it carries, stay."""
+        made = type(self)(message, location)
+        own = {"message": made.message, "location": made.location}
+        vars(made).update(vars(self) | own)
+        return made
 
 
 class LayoutError(MeshweaveError):

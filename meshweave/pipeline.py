@@ -18,6 +18,7 @@ from typing import Protocol, TextIO
 
 from meshweave.dialects.alias import module_text
 from meshweave.errors import CompileError, MeshweaveError, UsageError, did_you_mean
+from meshweave.hints.ledger import Refusal, RefusedHintError
 from meshweave.ir.bindings import PassManager, ir
 from meshweave.ir.locations import compile_error
 from meshweave.ir.pipeline_text import GLOBAL_PASSES, PassEntry, parse_options, parse_value, read
@@ -250,7 +251,8 @@ def run_pipeline(
     ctx = module.context
     with ctx, ir.Location.unknown(ctx), remarks_to(remark):
         entries = check_pipeline(pipeline, ctx) if isinstance(pipeline, str) else pipeline
-        pm = _pass_manager(entries, dumps, progress, out or sys.stderr)
+        refused: list[Refusal] = []
+        pm = _pass_manager(entries, dumps, progress, out or sys.stderr, refused)
         pm.enable_verifier(verify)
         if timing:
             pm.enable_timing()
@@ -259,10 +261,10 @@ def run_pipeline(
         except ir.MLIRError as error:
             if dumps.after_failure:
                 _dump("After Failure", "pipeline", dumps, out or sys.stderr, module)
-            raise _run_error(error) from None
+            raise _run_error(error, refused) from None
 
 
-def _run_error(error: ir.MLIRError) -> CompileError | UsageError:
+def _run_error(error: ir.MLIRError, refused: Sequence[Refusal]) -> CompileError | UsageError:
     """Report an error of the pass manager; a place that MLIR refuses only when it starts is a wrong pipeline."""
     if error.error_diagnostics and "unable to schedule pass" in (
         said := error.error_diagnostics[0].message
@@ -271,7 +273,8 @@ def _run_error(error: ir.MLIRError) -> CompileError | UsageError:
         return UsageError(
             f"pipeline: {name} does not run on {anchor}: nest it, as in func.func(...)"
         )
-    return compile_error(error)
+    found = compile_error(error)
+    return RefusedHintError(found.message, found.location, *refused) if refused else found
 
 
 def _dump(when: str, name: str, dumps: Dumps, out: TextIO, module: ir.Module) -> None:
@@ -285,8 +288,12 @@ def _pass_manager(
     dumps: Dumps,
     progress: Callable[[str], None] | None,
     out: TextIO,
+    refused: list[Refusal],
 ) -> PassManager:
-    """Make one pass manager for all entries; MLIR's stay together where nothing happens in between."""
+    """Make one pass manager for all entries; MLIR's stay together where nothing happens in between.
+
+    refused: gets what a pass of ours refuses of hints.
+    """
     pm, segment = PassManager("builtin.module"), list[PipelineEntry]()
 
     def flush() -> None:
@@ -305,7 +312,7 @@ def _pass_manager(
             call("print-ir", partial(_dump, "Before", entry.name, dumps, out))
         if entry.own is not None:
             flush()
-            pm.add(_runner(entry.own), entry.name)
+            pm.add(_runner(entry.own, refused), entry.name)
         else:
             segment.append(entry)
         if dumps.wanted("After", entry.name):
@@ -325,13 +332,15 @@ class ExternalPass(Protocol):
         """Fail the pipeline once the pass returns."""
 
 
-def _runner(own: Pass) -> Callable[[ir.Operation, ExternalPass], None]:
+def _runner(own: Pass, refused: list[Refusal]) -> Callable[[ir.Operation, ExternalPass], None]:
     def run(op: ir.Operation, external: ExternalPass) -> None:
         try:
             own.run(op.opview)
         except PassFailure as failure:
             for location, message in failure.diagnostics:
                 location.emit_error(message)
+            if failure.refusal is not None:
+                refused.append(failure.refusal)
             external.signal_pass_failure()
 
     return run

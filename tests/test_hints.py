@@ -21,7 +21,17 @@ from meshweave.hints.keys import (
     resolve,
     supports,
 )
-from meshweave.hints.ledger import OUTCOMES, Ledger, Op, Outcome, Region, StatedHint
+from meshweave.hints.ledger import (
+    OUTCOMES,
+    Ledger,
+    Op,
+    Outcome,
+    Refusal,
+    RefusedHintError,
+    Region,
+    StatedHint,
+    budget_too_small,
+)
 
 VALUES = {
     "slice": ("t=8", "t:64", "t=4, u=2"),
@@ -176,11 +186,25 @@ def test_a_ledger_closes_exactly_when_each_pair_has_an_outcome(
     for i, (s, o) in enumerate(order):
         with pytest.raises(MeshweaveError, match="the ledger does not close"):
             ledger.entries()
-        ledger.close(s, o, Outcome(OUTCOMES[i % len(OUTCOMES)], "why"))
+        outcome = Outcome(
+            OUTCOMES[i % len(OUTCOMES)], "why", "do that"[: 7 * (i % 2)], 7 * (i % 3), i % 2 == 0
+        )
+        ledger.close(s, o, outcome)
     assert len(ledger.entries()) == len(pairs) == len(ledger.rows())
     assert ledger.report().count("\n") == len(pairs) + 1
     again = Ledger.from_value(json.loads(json.dumps(ledger.to_value())))
     assert again == ledger
+
+
+def test_a_refusal_has_its_numbers_however_it_is_told() -> None:
+    said = Hint.make("peak_bytes", "1kB", where="f.py:3:1")
+    refusal = Refusal(said, budget_too_small(2048, "the least possible is 2,048 bytes"))
+    assert str(refusal) == (
+        'peak_bytes = "1kB" (required) is infeasible: the least possible is 2,048 bytes; allow 2048 bytes'
+    )
+    told = RefusedHintError(str(refusal), "f.py:3:1", refusal).told("in other words", "g.py:1:1")
+    assert str(told) == "g.py:1:1: in other words" and told.refusal == refusal
+    assert type(told) is RefusedHintError and told.refusal.outcome.allow == 2048
 
 
 @given(st.permutations(OUTCOMES))

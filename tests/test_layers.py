@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("abi", "bundle", "cache", "certificate", "device", "processor", "report", "targets"),
         *("dialects", "exchange", "hints", "ir", "layout", "plan", "transforms", "verification"),
     },
-    "pipeline": {"dialects", "ir", "lowering", "transforms"},
+    "pipeline": {"dialects", "hints", "ir", "lowering", "transforms"},
     "see": {
         "abi",
         "bundle",

@@ -326,7 +326,7 @@ class Jitted:
             if error.location is None or error.location == called:
                 raise
             within = f"{error.message} (in {self.__name__}, called at {called})"
-            raise type(error)(within, error.location) from None
+            raise error.told(within, error.location) from None
 
     def _placed(self, args: _Args, kwargs: _Kwargs) -> tuple[Callable[..., Any], _Args, _Kwargs]:
         """Constrain the arguments of a call in another traced function to in_layouts; return what takes them too."""
@@ -603,7 +603,7 @@ class Jitted:
         try:
             found = spread_layouts(given, key.structure, shapes, mesh, "in_layouts")
         except MeshweaveError as error:
-            raise type(error)(self._named(error.message), self._where) from None
+            raise error.told(self._named(error.message), self._where) from None
         is_open = tree.broadcast_prefix(given, key.structure, is_layout, "in_layouts")
         return [
             None if said == AUTO else layout if one is None else one

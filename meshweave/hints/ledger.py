@@ -18,11 +18,27 @@ OUTCOMES = (INFEASIBLE, UNSUPPORTED, SUPERSEDED, HONOURED, DEAD)
 
 @dataclass(frozen=True)
 class Outcome:
-    """State what became of a hint for an op, why, and what the user can do about it."""
+    """State what became of a hint for an op, why, and what the user can do about it.
+
+    allow: the bytes that a budget must allow to be kept; 0: none is known. unchanged: a budget is kept in one piece, in
+    which nothing runs again.
+    """
 
     kind: str
     reason: str = ""
     remedy: str = ""
+    allow: int = 0
+    unchanged: bool = False
+
+
+def budget_kept(nbytes: int, limit: int, way: str, unchanged: bool = False) -> Outcome:
+    """Return the outcome of a budget of `limit` bytes in a region that takes `nbytes` in a way, `one piece`."""
+    return Outcome(HONOURED, f"{way}: {nbytes:,} bytes of {limit:,}", unchanged=unchanged)
+
+
+def budget_too_small(nbytes: int, reason: str) -> Outcome:
+    """Return the outcome of a budget that nothing keeps, in a region that takes `nbytes`."""
+    return Outcome(INFEASIBLE, reason, f"allow {nbytes} bytes", allow=nbytes)
 
 
 @dataclass(frozen=True)
@@ -32,6 +48,31 @@ class StatedHint:
     number: int
     region: int
     hint: Hint
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Say of a hint that it is not obeyed, and why."""
+
+    hint: Hint
+    outcome: Outcome
+
+    def __str__(self) -> str:
+        """Return it on one line, `slice = "t=8" (required) is infeasible: why; what would do`."""
+        outcome = self.outcome
+        cure = f"; {outcome.remedy}" if outcome.remedy else ""
+        why = f": {outcome.reason}" if outcome.reason else ""
+        return f"{self.hint} ({self.hint.strength}) is {outcome.kind}{why}{cure}"
+
+
+class RefusedHintError(HintError):
+    """Report a required hint that cannot be obeyed. refusal: what the message says, as values."""
+
+    def __init__(
+        self, message: str, location: str | None = None, refusal: Refusal | None = None
+    ) -> None:
+        super().__init__(message, location)
+        self.refusal = refusal
 
 
 @dataclass(frozen=True)
@@ -217,6 +258,8 @@ class Ledger:
             "outcomes": [
                 {"hint": s, "op": o, "is": x.kind, "reason": x.reason}
                 | ({"remedy": x.remedy} if x.remedy else {})
+                | ({"allow": x.allow} if x.allow else {})
+                | ({"unchanged": 1} if x.unchanged else {})
                 for (s, o), x in sorted(self.outcomes.items())
             ],
         }
@@ -240,7 +283,10 @@ class Ledger:
             ]
             ops = [Op(i, o["name"], o["where"], o["region"]) for i, o in enumerate(value["ops"])]
             outcomes = {
-                (x["hint"], x["op"]): Outcome(x["is"], x["reason"], x.get("remedy", ""))
+                (x["hint"], x["op"]): Outcome(
+                    *(x["is"], x["reason"], x.get("remedy", "")),
+                    *(x.get("allow", 0), bool(x.get("unchanged", 0))),
+                )
                 for x in value["outcomes"]
             }
         except (KeyError, TypeError) as error:

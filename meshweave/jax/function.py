@@ -534,7 +534,7 @@ def _ours(work: Callable[..., Any], *args: Any) -> Any:
         if not error.message.startswith("from_jax: "):
             raise
         message = error.message.replace("from_jax: ", "jax.jit: ", 1)
-        raise type(error)(message, error.location) from None
+        raise error.told(message, error.location) from None
 
 
 def _jax_array(jax: ModuleType, leaf: PyTree) -> PyTree:

@@ -20,7 +20,17 @@ from typing import ClassVar
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.errors import CompileError
 from meshweave.hints.keys import REQUIRED, TimeAxis
-from meshweave.hints.ledger import HONOURED, INFEASIBLE, Ledger, Outcome, StatedHint
+from meshweave.hints.ledger import (
+    HONOURED,
+    INFEASIBLE,
+    Ledger,
+    Outcome,
+    Refusal,
+    RefusedHintError,
+    StatedHint,
+    budget_kept,
+    budget_too_small,
+)
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.layout.layout import Layout
@@ -30,7 +40,7 @@ from meshweave.lowering.host.program import LoweredProgram
 from meshweave.lowering.stages import lower
 from meshweave.plan.machine import cache_bytes
 from meshweave.targets import engines_of
-from meshweave.transforms.base import Pass, at, copied, fail, remarks_to, walk
+from meshweave.transforms.base import Pass, PassFailure, at, copied, fail, remarks_to, walk
 from meshweave.transforms.communication.overlap import Overlap
 from meshweave.transforms.kernels.select_kernels import SelectKernels
 from meshweave.transforms.propagation.bodies import is_tensor
@@ -239,7 +249,8 @@ class _Search:
         try:
             taken = bytes_taken(clone, read_ledger(self.module), self.select)
         except CompileError as error:
-            said = error.message.rsplit(" is infeasible: ", 1)[-1].split("; ", 1)[0]
+            refusal = error.refusal if isinstance(error, PassFailure) else None
+            said = error.message if refusal is None else refusal.outcome.reason
             self.known.problem = self.known.problem or said
             return None
         return taken.get(self.asked.which, 0)
@@ -285,9 +296,7 @@ def keeps_budget(module: ir.Module, program: LoweredProgram) -> bool:
     ledger, which = read_ledger(module), whole_region(module)
     (said,) = (one for one in ledger.said if one.region == which)
     nbytes, limit = program.areas[1], int(said.hint.parsed)
-    settled = Outcome(HONOURED, f"{IN_ONE_PIECE}: {nbytes:,} bytes of {limit:,}")
-    if nbytes > limit:
-        settled = Outcome(INFEASIBLE, _least_alone(nbytes), f"allow {nbytes} bytes")
+    settled = _settled(nbytes, limit, IN_ONE_PIECE, unchanged=True)
     for (hint, op), outcome in ledger.outcomes.items():
         if hint == said.number and outcome.kind == HONOURED:
             ledger.outcomes[hint, op] = settled
@@ -295,19 +304,20 @@ def keeps_budget(module: ir.Module, program: LoweredProgram) -> bool:
     return nbytes <= limit
 
 
-def _least_alone(nbytes: int) -> str:
-    return f"the least possible is {nbytes:,} bytes, in {IN_ONE_PIECE}"
+def _settled(nbytes: int, limit: int, way: str, unchanged: bool = False) -> Outcome:
+    """Return the outcome of a budget in a region that takes `nbytes` in a way, and no less in another one."""
+    if nbytes <= limit:
+        return budget_kept(nbytes, limit, way, unchanged)
+    return budget_too_small(nbytes, f"the least possible is {nbytes:,} bytes, in {way}")
 
 
 def at_most(error: CompileError, nbytes: int) -> CompileError:
     """Return the refusal of a budget, with what one piece takes where that is less than what it says is least."""
-    head, infeasible, _ = error.message.partition(" is infeasible: ")
-    allowed = re.search(r"allow (\d+) bytes", error.message)
-    if allowed is None or int(allowed[1]) <= nbytes:
+    refusal = error.refusal if isinstance(error, RefusedHintError) else None
+    if refusal is None or refusal.outcome.allow <= nbytes:
         return error
-    return CompileError(
-        f"{head}{infeasible}{_least_alone(nbytes)}; allow {nbytes} bytes", error.location
-    )
+    least = Refusal(refusal.hint, _settled(nbytes, 0, IN_ONE_PIECE))
+    return RefusedHintError(str(least), error.location, least)
 
 
 def _form(region: ir.Operation, asked: BudgetRequest) -> Hashable:
@@ -434,11 +444,9 @@ def _in_one_piece(search: _Search, region: ir.Operation, ledger: Ledger) -> None
     region.attributes[CHOSEN] = ir.StringAttr.get("")
     if asked.budget is not None:
         nbytes = search.nbytes(_WHOLE, 1) or 0
-        fits = nbytes <= asked.budget.hint.parsed
-        outcome = Outcome(
-            HONOURED, f"{IN_ONE_PIECE}: {nbytes:,} bytes of {asked.budget.hint.parsed:,}"
-        )
-        if not fits:
+        limit = asked.budget.hint.parsed
+        outcome = budget_kept(nbytes, limit, IN_ONE_PIECE, unchanged=True)
+        if nbytes > limit:
             outcome = Outcome(INFEASIBLE, f"{reason}; in one piece it takes {nbytes:,} bytes")
         settle(ledger, [asked.budget], met, outcome, region)
 
@@ -510,15 +518,8 @@ def _close(
         return
     many = f"{count} slices along {option}" if count else "the slices it asks for"
     met = ops_met(region, ledger)
-    if nbytes <= said.hint.parsed:
-        outcome = Outcome(HONOURED, f"{many}: {nbytes:,} bytes of {said.hint.parsed:,}")
-    elif count:
-        outcome = Outcome(
-            INFEASIBLE,
-            f"the least possible is {nbytes:,} bytes, in {many}",
-            f"allow {nbytes} bytes",
-        )
-    else:
+    outcome = _settled(nbytes, said.hint.parsed, many)
+    if nbytes > said.hint.parsed and not count:
         outcome = Outcome(
             INFEASIBLE, f"{many} take {nbytes:,} bytes", 'leave the number open, as slice = "t"'
         )
@@ -536,8 +537,6 @@ def check_budgets(module: ir.Module, program: LoweredProgram) -> None:
     for said in asked:
         nbytes = taken.get(said.region, 0)
         if nbytes > said.hint.parsed:
-            raise CompileError(
-                f"{said.hint} (required) is infeasible: with all passes done the region takes "
-                f"{nbytes:,} bytes; allow {nbytes} bytes",
-                said.hint.where,
-            )
+            reason = f"with all passes done the region takes {nbytes:,} bytes"
+            refusal = Refusal(said.hint, budget_too_small(nbytes, reason))
+            raise RefusedHintError(str(refusal), said.hint.where, refusal)

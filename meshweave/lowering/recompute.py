@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from meshweave.hints.ledger import HONOURED, INFEASIBLE, Ledger, Outcome
+from meshweave.hints.ledger import Ledger, budget_kept, budget_too_small
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
-from meshweave.lowering.budget import BudgetRequest, bytes_taken, open_regions
+from meshweave.lowering.budget import IN_ONE_PIECE, BudgetRequest, bytes_taken, open_regions
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.plan.recompute import Tradeoff, least_seconds, schedule, tradeoffs
 from meshweave.transforms.base import Pass, copied, mesh_of_module
@@ -127,10 +127,9 @@ def _decide(choice: _MeasuredFront, ledger: Ledger) -> None:
     what += _price(choice, point)
     met = ops_met(region, ledger)
     if nbytes <= limit:
-        outcome = Outcome(HONOURED, f"{what}: {nbytes:,} bytes of {limit:,}")
+        outcome = budget_kept(nbytes, limit, what, unchanged=what == IN_ONE_PIECE)
     else:
-        reason = f"the least possible is {nbytes:,} bytes, {what}"
-        outcome = Outcome(INFEASIBLE, reason, f"allow {nbytes} bytes")
+        outcome = budget_too_small(nbytes, f"the least possible is {nbytes:,} bytes, {what}")
     _apply(region, choice.module, point)
     settle(ledger, [said], met, outcome, region)
 
@@ -183,7 +182,7 @@ def _found(choice: _MeasuredFront, limit: int) -> tuple[Tradeoff, int]:
 def _price(choice: _MeasuredFront, point: Tradeoff) -> str:
     """Say what runs again, and what that costs."""
     if not point.again:
-        return "one piece"
+        return IN_ONE_PIECE
     works, row = choice.works, choice.works.joined
     again = sorted(point.again)
     price, whole = works.price(again), works.price(range(len(row.works)))
@@ -191,7 +190,7 @@ def _price(choice: _MeasuredFront, point: Tradeoff) -> str:
     bound = least_seconds(row, point.peak)
     received = f", {price.received:,} bytes received" if price.received else ""
     return (
-        f"one piece in which {ops} ops run again ({price.flops:,} floating operations, {price.nbytes:,} bytes read "
-        f"and written{received}; {1000 * price.seconds:.3g} ms predicted, {price.seconds / whole.seconds:.1%} of the "
-        f"region; at least {1000 * bound:.3g} ms by bound)"
+        f"{IN_ONE_PIECE} in which {ops} ops run again ({price.flops:,} floating operations, "
+        f"{price.nbytes:,} bytes read and written{received}; {1000 * price.seconds:.3g} ms predicted, "
+        f"{price.seconds / whole.seconds:.1%} of the region; at least {1000 * bound:.3g} ms by bound)"
     )

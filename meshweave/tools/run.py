@@ -387,7 +387,7 @@ def _unsharded(
             verify=options.verify,
         )
     except MeshweaveError as error:
-        raise type(error)(f"--check: the program does not compile for one rank: {error}") from None
+        raise error.told(f"--check: the program does not compile for one rank: {error}") from None
     with program_of(bundle, engine_named(goal.engine, timeout=options.timeout)) as unsharded:
         return unsharded(*given)
 

@@ -244,5 +244,5 @@ def _out_layouts(
         try:
             found.append(None if one is None else layout_from(one, mesh, shape))
         except (LayoutError, UsageError) as error:
-            raise type(error)(f"out_placements[{number}]: {error.message}") from None
+            raise error.told(f"out_placements[{number}]: {error.message}") from None
     return found

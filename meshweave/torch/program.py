@@ -94,7 +94,7 @@ class TorchProgram:
             try:
                 made = placed(value, self.program.inputs[index], self.mesh)
             except MeshweaveError as error:
-                raise type(error)(f"{name}: {error.message}") from None
+                raise error.told(f"{name}: {error.message}") from None
             self.parameters[name] = made.copy() if name in self.written else made
             if self._ports is not None and not self._ports.point(index, self.parameters[name]):
                 self._ports = None
@@ -167,7 +167,7 @@ class TorchProgram:
             try:
                 given[name] = placed(leaf, ports[index], self.mesh)
             except MeshweaveError as error:
-                raise type(error)(f"{self.name}: {name}: {error.message}") from None
+                raise error.told(f"{self.name}: {name}: {error.message}") from None
             if name in self.written:
                 states[name] = leaf
         with self._lock:
@@ -210,7 +210,7 @@ class TorchProgram:
             try:
                 ports.put_array(index, placed(value, port, self.mesh))
             except MeshweaveError as error:
-                raise type(error)(f"{self.name}: {name}: {error.message}") from None
+                raise error.told(f"{self.name}: {name}: {error.message}") from None
 
     def _leaves(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[object]:
         """Return the leaves of the arguments in the order of the program. Raises UsageError for another structure."""
@@ -330,7 +330,7 @@ class TorchLengths(TorchProgram):
             try:
                 made, sizes = self._called(values)
             except MeshweaveError as error:
-                raise type(error)(f"{self.name}: {error.message}") from None
+                raise error.told(f"{self.name}: {error.message}") from None
             self.seconds["run"] = time.perf_counter() - began
             self._keep_written(made, states)
         return [

@@ -422,7 +422,7 @@ class TorchStep(TorchProgram):
         try:
             array = placed(whole, port, self.mesh)
         except MeshweaveError as error:
-            raise type(error)(f"{self.name}: {name}: {error.message}") from None
+            raise error.told(f"{self.name}: {name}: {error.message}") from None
         if ports is not None:
             for row, shard in zip(rows, array.shards, strict=True):
                 row[index][...] = shard

@@ -14,6 +14,7 @@ from functools import cache, cmp_to_key
 from typing import ClassVar, NoReturn, TypeAlias, get_type_hints
 
 from meshweave.errors import CompileError, LayoutError, MeshweaveError
+from meshweave.hints.ledger import Refusal
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import move_body, replace_op
@@ -70,12 +71,18 @@ def _value_text(value: ir.Value) -> str:
 
 
 class PassFailure(CompileError):
-    """Refuse the program: one or more messages, each at the location of the op that it is about."""
+    """Refuse the program: one or more messages, each at the location of the op that it is about.
 
-    def __init__(self, *diagnostics: tuple[ir.Location, str]) -> None:
+    refusal: what the message says of a required hint, as values; None where it is about none.
+    """
+
+    def __init__(
+        self, *diagnostics: tuple[ir.Location, str], refusal: Refusal | None = None
+    ) -> None:
         (loc, message), *_ = diagnostics
         super().__init__(message, location_text(loc))
         self.diagnostics = diagnostics
+        self.refusal = refusal
 
 
 def fail(op: Located, message: str) -> NoReturn:

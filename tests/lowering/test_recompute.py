@@ -10,6 +10,7 @@ from depth import thinned
 
 import meshweave as mw
 from meshweave.errors import CompileError
+from meshweave.hints.ledger import RefusedHintError
 
 LAYERS = 6
 SPLIT = [("[_, tp]", "[tp]") if k % 2 == 0 else ("[tp, _]", "[_]") for k in range(LAYERS)]
@@ -84,7 +85,9 @@ def test_a_budget_that_no_choice_keeps_is_refused_with_the_least_or_gets_it() ->
         CompileError, match=r"infeasible: the least possible is .* ops run again"
     ) as e:
         mw.jit(within("10KiB"))(*args)
-    least = int(re.search(r"allow (\d+) bytes", str(e.value))[1])  # type: ignore[index]
+    assert isinstance(e.value, RefusedHintError) and e.value.refusal is not None
+    least = e.value.refusal.outcome.allow
+    assert str(e.value).endswith(f"; allow {least} bytes")
     f, wanted = mw.jit(within("10KiB", "preferred")), flat(mw.jit(step)(*args))
     for one, other in zip(wanted, flat(f(*args)), strict=True):
         np.testing.assert_array_equal(one, other)

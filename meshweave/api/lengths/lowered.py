@@ -115,7 +115,7 @@ def _traced(sizes: Sizes, trace: Callable[[Sizes], T]) -> T:
         return trace(sizes)
     except MeshweaveError as error:
         said = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        raise type(error)(f"for {said}: {error.message}", error.location) from None
+        raise error.told(f"for {said}: {error.message}", error.location) from None
 
 
 def _masked(

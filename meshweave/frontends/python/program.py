@@ -147,7 +147,7 @@ def _run(
     except MeshweaveError as error:
         if error.location is not None:
             raise
-        raise type(error)(error.message, line_of(error) or where) from None
+        raise error.told(error.message, line_of(error) or where) from None
 
 
 def line_of(error: BaseException, *packages: str) -> str | None:
@@ -202,4 +202,4 @@ def result_layouts(
     try:
         return spread_layouts(given, structure, [v.shape for v in results], mesh, "out_layouts")
     except (LayoutError, UsageError) as error:
-        raise type(error)(error.message, where) from None
+        raise error.told(error.message, where) from None

@@ -359,7 +359,7 @@ def _hints_attr(hints: Mapping[str, HintValue], location: ir.Location) -> ir.Dic
     try:
         hints_in(attr, where)
     except CompileError as error:
-        raise type(error)(error.message, where) from None
+        raise error.told(error.message, where) from None
     return attr
 
 

@@ -132,7 +132,7 @@ def layouts_by_name(
         try:
             found.append(None if value is None else layout_from(value, mesh, shape))
         except (LayoutError, UsageError) as error:
-            raise type(error)(f"placements of {name}: {error.message}") from None
+            raise error.told(f"placements of {name}: {error.message}") from None
     return found
 
 

@@ -758,7 +758,7 @@ def laid_out_whole(array: Values, on: Mesh, layout: object, dtype: Any = None) -
         else:
             held = _scattered(stored(array, wanted), on, laid, rank)
     except MeshweaveError as error:
-        raise type(error)(f"from_numpy: {error.message}") from None
+        raise error.told(f"from_numpy: {error.message}") from None
     shards = [own(shard) for shard in held]
     made = Array(shards, on, laid, array.shape, wanted, rank)
     made._alone = not any(np.may_share_memory(shard, array) for shard in shards)

@@ -8,13 +8,13 @@ takes less than the first one alone, so the gap is known.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshweave.dialects.again import AGAIN
 from meshweave.errors import CompileError, MeshweaveError
+from meshweave.hints.ledger import DEAD, RefusedHintError
 from meshweave.ir.bindings import ir
 from meshweave.plan.placement.goal import PlacementGoal
 from meshweave.plan.placement.prices import MachinePrices
@@ -93,22 +93,22 @@ def _looked_at(module: ir.Module, made: Any, machine: MachinePrices | None) -> _
     )
     ledger = read_ledger(module)
     budgets = {one.number for one in ledger.said if one.hint.key == "peak_bytes"}
-    reasons = [o.reason for (number, _), o in ledger.outcomes.items() if number in budgets]
-    whole = not again and all(reason.startswith("one piece:") for reason in reasons)
+    settled = [one for (number, _), one in ledger.outcomes.items() if number in budgets]
+    whole = not again and all(one.unchanged for one in settled if one.kind != DEAD)
     seconds, gap = said["seconds"].value, said["gap"].value
     return _Attempt(module, made, seconds, seconds * (1 - gap), again, whole)
 
 
 def _in_all(error: CompileError, module: ir.Module) -> CompileError:
     """Return the refusal of what a placement leaves for values in between, with the bytes of arguments and results."""
+    refusal = error.refusal if isinstance(error, RefusedHintError) else None
+    if refusal is None or not refusal.outcome.allow:
+        return error
     resident = int(module.operation.attributes[PLACEMENT]["resident"].value)
-    said = re.sub(
-        r"allow (\d+) bytes", lambda found: f"allow {resident + int(found[1])}", error.message
-    )
+    remedy = f"allow {resident + refusal.outcome.allow} bytes in all"
+    said = replace(refusal, outcome=replace(refusal.outcome, remedy=remedy))
     return CompileError(
-        f"arguments and results take {resident:,} bytes of a rank; for what is between: {said} bytes in all"
-        if said != error.message
-        else error.message,
+        f"arguments and results take {resident:,} bytes of a rank; for what is between: {said}",
         error.location,
     )
 

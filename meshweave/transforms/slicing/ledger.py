@@ -9,9 +9,9 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from meshweave.hints.keys import REQUIRED
-from meshweave.hints.ledger import Ledger, Outcome, StatedHint
+from meshweave.hints.ledger import Ledger, Outcome, Refusal, StatedHint
 from meshweave.ir.bindings import ir
-from meshweave.transforms.base import at, fail, functions, remark, walk
+from meshweave.transforms.base import PassFailure, at, functions, remark, walk
 
 LEDGER, REGION, OP = "hint.ledger", "hint.id", "hint.op"
 WHOLE = "hint.hints"  # on a function: the hints of a region around all of it
@@ -127,12 +127,10 @@ def settle(
 
 def tell(said: StatedHint, outcome: Outcome, where: ir.Operation) -> None:
     """Raise an error for a required hint that is not obeyed; remark on another one."""
-    cure = f"; {outcome.remedy}" if outcome.remedy else ""
-    why = f": {outcome.reason}" if outcome.reason else ""
-    text = f"{said.hint} ({said.hint.strength}) is {outcome.kind}{why}{cure}"
+    refusal = Refusal(said.hint, outcome)
     if said.hint.strength == REQUIRED:
-        fail(where, text)
-    remark(where, text)
+        raise PassFailure((where.location, str(refusal)), refusal=refusal)
+    remark(where, str(refusal))
 
 
 def mark_region(

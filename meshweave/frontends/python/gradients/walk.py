@@ -85,7 +85,7 @@ def _back(tape: Tape, call: Call, cotangents: Cotangents, env: Values) -> Cotang
             fail(f"mw.grad: {call.primitive} has no derivative: {REFUSED[call.primitive]}")
         return _by_arguments(tape, call, cotangents, env)
     except CompileError as error:
-        raise type(error)(error.message, call.place) from None
+        raise error.told(error.message, call.place) from None
 
 
 def _by_arguments(tape: Tape, call: Call, cotangents: Cotangents, env: Values) -> Cotangents:
