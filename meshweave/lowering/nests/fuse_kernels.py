@@ -39,11 +39,15 @@ from meshweave.lowering.nests.states import put_off_states
 from meshweave.lowering.nests.unroll import unroll
 from meshweave.targets import Goal
 from meshweave.transforms.base import Pass, walk
-from meshweave.transforms.kernels.element_costs import CHEAP
 from meshweave.transforms.kernels.generalize import decompose
+from meshweave.transforms.kernels.in_memory import (
+    stored_for_inside,
+    stored_for_product,
+    stored_for_repeats,
+    stored_for_several,
+)
 from meshweave.transforms.slicing.ledger import HintMarks
 
-HEAVY = 16.0  # a transcendental function
 # Ops that make floats of weights of few bits.
 WIDENING = {"arith.extf", "arith.sitofp", "arith.shli", "arith.shrsi"}
 FEW_ROWS = 16  # that share each element of an operand
@@ -127,8 +131,8 @@ class Fusion:
                 exists |= self._kept_apart(item, user)
             if item.kind == "map":
                 exists |= item.number in prices.full or item.number in self._whole
-                if len(kernels) > 1 and not exists:
-                    exists = item.cost > CHEAP or len(prices.large[item.number]) > 1
+                reads = len(prices.large[item.number])
+                exists |= stored_for_several(item.kind, item.cost, len(kernels), reads)
             elif item.kind == "view":
                 exists |= not self._foldable(item)
             item.exists = exists
@@ -154,11 +158,16 @@ class Fusion:
             kernels.add(user.number)
             if self._widened_once(item, user, value):
                 return False
-            return item.kind in ("map", "splat") or self._behind(item) in ("map", "splat")
-        if item.block != user.block and item.cost > 0 and item.kind == "map":
+            return stored_for_product(item.kind, self._behind(item))
+        if item.block != user.block and stored_for_inside(item.kind, item.cost):
             return True
         kernels |= {user.number} if user.exists else readers.get(user.number, set())
-        return item.kind == "map" and self._wasteful(item, user, value)
+        used = [
+            {d for form in access for d, _ in form.terms}
+            for source, access in zip(user.sources, user.accesses)
+            if source == value
+        ]
+        return any(stored_for_repeats(item.kind, item.cost, user.sizes, each) for each in used)
 
     def _keeps_a_part(self, item: Item, user: Item, value: ir.Value) -> bool:
         """Tell whether a product leaves out what a map puts zeros for; what the map reads is then a tensor."""
@@ -208,19 +217,6 @@ class Fusion:
         """Return the kind of what makes the tensor that a chain of views and copies shows."""
         made = self._maker(item)
         return made.kind if made is not None else "other"
-
-    def _wasteful(self, item: Item, user: Item, value: ir.Value) -> bool:
-        """Tell whether `user` would compute the same element of `item` repeatedly, in its inner loop."""
-        if item.cost <= CHEAP:
-            return False
-        for source, access in zip(user.sources, user.accesses):
-            if source != value:
-                continue
-            used = {d for form in access for d, _ in form.terms}
-            missing = [d for d, size in enumerate(user.sizes) if size != 1 and d not in used]
-            if missing and (item.cost >= HEAVY or missing[-1] != _last_wide(user.sizes)):
-                return bool(used)
-        return False
 
     def _foldable(self, item: Item) -> bool:
         """Tell whether a view can be folded into its readers' accesses."""
@@ -321,7 +317,3 @@ class Fusion:
             dead = item.kind != "other" or op.name in ("tensor.empty", "arith.constant")
             if dead and not any(True for r in op.results for _ in r.uses):
                 op.erase()
-
-
-def _last_wide(sizes: tuple[int, ...]) -> int:
-    return max((d for d, size in enumerate(sizes) if size != 1), default=-1)

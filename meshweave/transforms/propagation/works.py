@@ -2,8 +2,8 @@
 
 Elementwise ops are computed inside what reads them: by one kernel alone, or by several where that is cheaper than to
 store the value; transposes, slices and reshapes are folded into what reads them. Products read and write tensors. What
-lies between the two products of an attention that becomes one kernel is nowhere in memory. This is the rule of
-fuse-kernels and select-kernels, on ops that are not cut yet.
+lies between the two products of an attention that becomes one kernel is nowhere in memory. What is said of values by
+`in_memory` is what fuse-kernels does, here on ops that are not cut yet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from meshweave.ir.ops import producer
 from meshweave.layout.factors import REDUCTION, Rule
 from meshweave.plan.placement.prices import LOOPS, NOTHING, PRODUCT, OpWork
 from meshweave.transforms.attention.match import FLOATS, MIN_BYTES
-from meshweave.transforms.kernels.element_costs import CHEAP, FUNCTION, cost, functions
+from meshweave.transforms.kernels.element_costs import FUNCTION, cost, functions
+from meshweave.transforms.kernels.in_memory import (
+    COPY,
+    MAP,
+    stored_for_inside,
+    stored_for_product,
+    stored_for_repeats,
+    stored_for_several,
+)
 from meshweave.transforms.kernels.kernel_patterns import element_of
 from meshweave.transforms.propagation.bodies import body_of
 from meshweave.transforms.propagation.graph import Built
@@ -28,8 +36,8 @@ _VIEWS = (*VIEWS, "tensor.extract_slice")
 _MOST_BETWEEN = 64
 """Ops between the products of an attention, at most."""
 _ELEMENTWISE = ("arith.", "math.")
-_MAP, _COPY, _OTHER = "map", "copy", "other"
-"""Kinds of ops: elementwise, those that only move elements, and all that read and write tensors whatever is around."""
+_OTHER = "other"
+"""Kind of ops that read and write tensors whatever is around them."""
 
 
 def op_works(built: Built) -> list[OpWork]:
@@ -131,15 +139,13 @@ class _WorkReader:
                 continue
             if _is_product(self.rules[user]):
                 kernels |= {user}
-                exists |= kind == _MAP or self._maker(op) == _MAP
-            elif user.operation.parent != op.parent and price > 0:
+                exists |= stored_for_product(kind, self._maker(op))
+            elif user.operation.parent != op.parent and stored_for_inside(kind, price):
                 exists = True
             else:
                 kernels |= self._kernels(user)
-                exists |= price >= FUNCTION and _again(value, user, self.rules[user])
-        if len(kernels) > 1 and price > CHEAP:
-            exists = True
-        return exists, kernels
+                exists |= _repeats(kind, price, value, user, self.rules[user])
+        return exists or stored_for_several(kind, price, len(kernels)), kernels
 
     def _kernels(self, user: ir.Operation) -> frozenset[ir.Operation]:
         """Return the ops whose kernels compute what an op makes."""
@@ -150,7 +156,7 @@ class _WorkReader:
     def _maker(self, op: ir.Operation) -> str:
         """Return the kind of what makes the tensor that a chain of copies and views shows."""
         made: ir.Operation | None = op
-        while made is not None and made in self.rules and self._kind(made) == _COPY:
+        while made is not None and made in self.rules and self._kind(made) == COPY:
             made = producer(made.operands[0])
         known = made is not None and made in self.rules
         return self._kind(made) if known and made is not None else _OTHER
@@ -162,19 +168,19 @@ class _WorkReader:
 
     def _found_kind(self, op: ir.Operation, rule: Rule) -> str:
         if op.name in _VIEWS:
-            return _COPY
+            return COPY
         if op.name.startswith(_ELEMENTWISE):
-            return _MAP
+            return MAP
         if not op.name.startswith("linalg."):
             return _OTHER
         if op.name in ("linalg.transpose", "linalg.broadcast"):
-            return _COPY
+            return COPY
         loops = iterator_types(op) if op.name == "linalg.generic" else None
         if loops is not None and any(kind != IteratorType.PARALLEL for kind in loops):
             return _OTHER
         if any(f.kind == REDUCTION for f in rule.factors) or len(op.results) != 1:
             return _OTHER
-        return _COPY if self._price(op) == 0 else _MAP
+        return COPY if self._price(op) == 0 else MAP
 
     def _price(self, op: ir.Operation) -> float:
         if op.name.startswith(_ELEMENTWISE):
@@ -240,14 +246,19 @@ def _is_product(rule: Rule) -> bool:
     )
 
 
-def _again(value: ir.Value, user: ir.Operation, rule: Rule) -> bool:
-    """Tell whether an op has loops over which a value does not change: it would compute each element repeatedly."""
-    for number, operand in enumerate(user.operands):
-        if operand == value and number < len(rule.operands) and rule.operands[number] is not None:
-            read = {f for dim in rule.operands[number] or () for f in dim}
-            others = [f.size for n, f in enumerate(rule.factors) if n not in read]
-            return any(size > 1 for size in others)
-    return False
+def _repeats(kind: str, price: float, value: ir.Value, user: ir.Operation, rule: Rule) -> bool:
+    """Tell whether an op would compute each element of a value repeatedly: the factors of its rule are its loops.
+
+    Bodies are not simplified yet, so that only dear ones are sure to cost more than a few additions.
+    """
+    if price < FUNCTION:
+        return False
+    sizes = [factor.size for factor in rule.factors]
+    return any(
+        stored_for_repeats(kind, price, sizes, {factor for dim in dims for factor in dim})
+        for operand, dims in zip(user.operands, rule.operands)
+        if operand == value and dims is not None
+    )
 
 
 def _element(op: ir.Operation) -> str:
