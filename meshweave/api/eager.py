@@ -151,14 +151,16 @@ _INT = frozenset({int})
 def _part(value: Any, data: bool, leaves: list[Any], within: bool = False) -> Hashable:
     """Return the part of the key that an argument is, and keep its leaves; `data` tells whether it may have any."""
     kind: Any = type(value)
+    key: Hashable = kind
     if kind in _NUMBERS and data and not within:
         leaves.append(value)
-        return kind  # type: ignore[no-any-return]
+        return key
     if kind in _BY_VALUE:
         return kind, value
     if kind is Array:
         leaves.append(value)
-        return value.kind  # type: ignore[no-any-return]
+        key = value.kind
+        return key
     if kind is tuple and _INT.issuperset(map(type, value)):
         return kind, value
     if kind is tuple or kind is list:

@@ -27,7 +27,7 @@ _TRACED = ("functions.", "extras.", "control")
 def public(name: str, value: Any) -> Any:
     """Return what `mw.name` is: of a function of arrays one that also computes at once, else the value."""
     home = PUBLIC.get(name, "").removeprefix("meshweave.frontends.python.")
-    if not isinstance(value, Callable) or not home.startswith(_TRACED):  # type: ignore[arg-type]
+    if not callable(value) or not home.startswith(_TRACED):
         return value
     return _either(name, value)
 

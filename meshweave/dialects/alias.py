@@ -54,8 +54,9 @@ def hoist_aliases(text: str) -> str:
             out.append(m[0])
     out.append(text[at:])
     body = "".join(out)
-    top = _ALIAS_LINES.match(body).end()  # type: ignore[union-attr]  # matches the empty string
-    return body[:top] + names.definitions() + body[top:]
+    head = _ALIAS_LINES.match(body)
+    assert head is not None, "it matches the empty string"
+    return body[: head.end()] + names.definitions() + body[head.end() :]
 
 
 class _Names:

@@ -166,7 +166,7 @@ def _value(nodes: Sequence[BodyNode], number: int, values: dict[int, Numbers]) -
     if number not in values:
         node = nodes[number]
         if isinstance(node, Constant):
-            values[number] = np.bool_(ir.IntegerAttr(node.value).value & 1)  # type: ignore[assignment]
+            values[number] = np.asarray(bool(ir.IntegerAttr(node.value).value & 1))
         else:
             assert isinstance(node, Apply)
             values[number] = _applied(node, [_value(nodes, k, values) for k in node.operands])

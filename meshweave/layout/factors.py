@@ -105,6 +105,18 @@ class Rule:
         through = all(f.kind not in MOVING for f in self.factors)
         object.__setattr__(self, "passes_through", through)
 
+    def factor_of(self, tensor: int, dim: int) -> int:
+        """Return the first factor of a dim of a ranked tensor: the only one where it is mirrored or read in windows."""
+        dims = self.tensors[tensor]
+        assert dims is not None
+        return dims[dim][0]
+
+    def extent(self, tensor: int, dim: int) -> int:
+        """Return the extent of a dim of a ranked tensor."""
+        extents = self.sizes[tensor]
+        assert extents is not None
+        return extents[dim]
+
     def window(self, tensor: int, dim: int) -> SlidingWindow | None:
         """Return the window through which a dim is read, None for most."""
         for t, d, window in self.windows:
@@ -116,8 +128,8 @@ class Rule:
         """Return the rule in which what is read or made through windows must be whole, and no axis goes elsewhere."""
         if not self.windows and not self.mirrored:
             return replace(self, turns=False) if self.turns else self
-        read = {self.tensors[t][d][0] for t, d, _ in self.windows}  # type: ignore[index]
-        read |= {self.tensors[t][d][0] for t, d in self.mirrored}  # type: ignore[index]
+        read = {self.factor_of(t, d) for t, d, _ in self.windows}
+        read |= {self.factor_of(t, d) for t, d in self.mirrored}
         factors = [Factor(f.size, WHOLE) if n in read else f for n, f in enumerate(self.factors)]
         rows = [list(row) if row is not None else None for row in self.operands]
         for t, d, _ in self.windows:

@@ -5,15 +5,41 @@ Nobody watches most of the time: a call then looks once whether the list is empt
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from meshweave.bundle import Bundle
+from meshweave.runtime.tracing import ClockReading, DeviceRecord, Marks
 
 
 class Watched(Protocol):
     """Be a loaded program, of any engine."""
 
     bundle: Bundle
+
+
+@runtime_checkable
+class WritesMarks(Protocol):
+    """Be a loaded program whose ranks write what begins when; None where it was compiled without marks."""
+
+    def trace(self, room: int) -> ClockReading | None:
+        """Begin, with room for so many marks of a rank; return the clocks now."""
+
+    def marks(self) -> Marks | None:
+        """Return the marks of the ranks that are there now."""
+
+    def untrace(self) -> ClockReading | None:
+        """End; return the clocks then."""
+
+
+@runtime_checkable
+class WatchesDevices(Protocol):
+    """Be a loaded program whose ranks have GPUs."""
+
+    def watch_devices(self, room: int) -> None:
+        """Begin, with room for so many marks of a rank."""
+
+    def unwatch_devices(self) -> list[DeviceRecord]:
+        """End; return what each rank's GPU did."""
 
 
 class CallWatcher(Protocol):

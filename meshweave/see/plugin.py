@@ -7,11 +7,12 @@ Where FILE is not there yet, or with `--mw-budget-record`, it is written: a tabl
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pluggy import Result
 
 from meshweave.errors import UsageError
 from meshweave.files.whole import write_text
@@ -63,7 +64,7 @@ class TestBudgets:
                 self.budgets[test] = Budget.of(given, f"{self.path}: {test}")
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Result[None], None]:
         """Measure a test."""
         from meshweave.see.expect import Meter
 
@@ -71,7 +72,7 @@ class TestBudgets:
         meter.start()
         outcome = yield
         meter.stop()
-        if outcome.excinfo is not None:  # type: ignore[attr-defined]
+        if outcome.excinfo is not None:
             return
         spent = meter.spent.as_dict()
         self.taken[item.nodeid] = {key: spent[key] for key in RECORDED}
@@ -83,7 +84,7 @@ class TestBudgets:
                 self.without.append(item.nodeid)
         elif found := budget.exceeded(meter.spent):
             text = "\n".join(meter.account(found))
-            outcome.force_exception(pytest.fail.Exception(text, pytrace=False))  # type: ignore[attr-defined]
+            outcome.force_exception(pytest.fail.Exception(text, pytrace=False))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the file, and say so; name tests that it does not have."""

@@ -21,8 +21,8 @@ from meshweave.errors import UsageError
 from meshweave.files.whole import write_bytes, write_text
 from meshweave.layout import Mesh
 from meshweave.runtime.memory import Values
-from meshweave.runtime.tracing import ClockReading, DeviceRecord, Marks, Slice
-from meshweave.runtime.watched import WATCHERS, Watched
+from meshweave.runtime.tracing import DeviceRecord, Marks, Slice
+from meshweave.runtime.watched import WATCHERS, Watched, WatchesDevices, WritesMarks
 from meshweave.see.exports import xspace
 
 Spans = np.ndarray[Any, Any]
@@ -76,7 +76,7 @@ class RankTrace:
         if traced is None:
             traced = _ProgramMarks(program, self._room)
             self._programs[id(program)] = traced
-            self.unseen += traced.first is None and not traced.has_devices
+            self.unseen += traced.first is None and traced.watching is None
         traced.begin()
 
     def ended(self, program: Watched) -> None:
@@ -152,20 +152,22 @@ class _ProgramMarks:
 
     def __init__(self, program: Watched, room: int) -> None:
         self.program, self.manifest = program, program.bundle.manifest
-        begin = getattr(program, "trace", None)  # engines that write marks have it
-        self.first: ClockReading | None = None if begin is None else begin(room)
+        self.writer = program if isinstance(program, WritesMarks) else None
+        self.first = None if self.writer is None else self.writer.trace(room)
         self.last = self.first
-        watch = getattr(program, "watch_devices", None)  # engines whose ranks have GPUs have it
-        self.has_devices = watch is not None
-        if watch is not None:
-            watch(room)
+        self.watching = program if isinstance(program, WatchesDevices) else None
+        if self.watching is not None:
+            self.watching.watch_devices(room)
         self.numbers: list[int] = []  # of the calls
         self.devices: list[DeviceRecord] = []
-        self.marks: Marks | None = None if self.first is None else program.marks()  # type: ignore[attr-defined]
+        self.marks = self._marks() if self.first is not None else None
         self.calls: list[_CallMarks] = []
         self.dropped = self._read = 0  # calls whose marks are read
         self._ends: list[int] = [] if self.marks is None else self.marks.counts
         self._runs = False
+
+    def _marks(self) -> Marks | None:
+        return None if self.writer is None else self.writer.marks()
 
     def begin(self) -> None:
         """Leave out what a call before has written that failed."""
@@ -178,7 +180,7 @@ class _ProgramMarks:
         self._runs = False
         self.numbers.append(call)
         marks = self.marks
-        if marks is not None and self.program.marks() is marks:  # type: ignore[attr-defined]
+        if marks is not None and self._marks() is marks:
             ends = marks.counts
             self.calls.append(_CallMarks(call, self._ends, ends))
             self._ends = ends
@@ -198,11 +200,11 @@ class _ProgramMarks:
 
     def stop(self) -> None:
         """End the tracing of the program."""
-        if self.marks is not None:
-            self.last = self.program.untrace()  # type: ignore[attr-defined]
+        if self.writer is not None and self.marks is not None:
+            self.last = self.writer.untrace()
             self._read_marks(self.marks)
-        if self.has_devices:
-            self.devices = self.program.unwatch_devices()  # type: ignore[attr-defined]
+        if self.watching is not None:
+            self.devices = self.watching.unwatch_devices()
             self.dropped += sum(each.dropped for each in self.devices)
 
     def slices(self, began: int) -> Iterator[Slice]:

@@ -34,7 +34,8 @@ from meshweave.verification.ops import (
     sorting,
     tensors,
 )
-from meshweave.verification.said import AttributeReader, NotReadError
+from meshweave.verification.reader import AttributeReader
+from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.differences import explained
 from meshweave.verification.terms.indices import Expr, Var
 from meshweave.verification.terms.ranks import Placing, Ranks, places_of, placing_of

@@ -1,10 +1,10 @@
-"""Read what types, attributes, index maps and bodies say as plain values, once for both programs."""
+"""Read what types and attributes say as plain values, once for both programs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from meshweave.ir.bindings import ir
 
@@ -20,27 +20,20 @@ class NotReadError(Exception):
 
 
 @dataclass
-class AttributeReader:
-    """Hold what types and attributes say: each is asked once for both programs, which have most in common.
+class AttributeTexts:
+    """Hold what types and attributes say: each is asked once for both programs, which have most in common."""
 
-    bodies: of linalg ops, by what they are written of. forms: what is worked out of index maps and shapes. linalg: what
-    is known of each linalg op.
-    """
-
-    bodies: dict[Hashable, object] = field(default_factory=dict)
-    forms: dict[Hashable, object] = field(default_factory=dict)
-    linalg: dict[ir.Operation, object] = field(default_factory=dict)
-    _values: dict[Hashable, object] = field(default_factory=dict)
+    _values: dict[Hashable, Any] = field(default_factory=dict)
     shapes: dict[ir.Type, ElementShape] = field(default_factory=dict)
     _texts: dict[ir.Type | ir.Attribute, str] = field(default_factory=dict)
     _details: dict[Hashable, tuple[Hashable, ...]] = field(default_factory=dict)
 
     def once(self, key: Hashable, read: Callable[[], T]) -> T:
         """Return what `read` gives, asked for once for each key, which is of attributes and numbers."""
-        found = self._values.get(key)
+        found: T | None = self._values.get(key)
         if found is None:
             found = self._values[key] = read()
-        return found  # type: ignore[return-value]
+        return found
 
     def shape(self, type_: ir.Type) -> ElementShape:
         """Return the shape of a type, () for a scalar, and its element type as text."""

@@ -18,7 +18,8 @@ from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, terminator
 from meshweave.verification.answer import Finding
 from meshweave.verification.calls import ReadCall, with_symbols
-from meshweave.verification.said import AttributeReader, ElementShape, NotReadError
+from meshweave.verification.reader import AttributeReader
+from meshweave.verification.said import ElementShape, NotReadError
 from meshweave.verification.terms.indices import Expr, bounds, total
 from meshweave.verification.terms.masks import on_places
 from meshweave.verification.terms.ranks import Ranks, index_var, places_of

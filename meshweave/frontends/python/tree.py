@@ -118,8 +118,9 @@ def _registered(value: object) -> Container | None:
     found: tuple[Any, Any] | None = None
     if jax is not None and hasattr(jax, "tree_util"):
         found = jax.tree_util.tree_flatten(value, inside)
-    if (found is None or _is_whole(found[0], value)) and hasattr(optree, "tree_flatten"):
-        found = optree.tree_flatten(value, inside, none_is_leaf=True)  # type: ignore[union-attr]
+    if optree is not None and (found is None or _is_whole(found[0], value)):
+        flatten = getattr(optree, "tree_flatten", None)  # while it is being imported it has none
+        found = found if flatten is None else flatten(value, inside, none_is_leaf=True)
     if found is None or _is_whole(found[0], value):
         return None
     return Container(Registered(found[1]), None, tuple(found[0]))

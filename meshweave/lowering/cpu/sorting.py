@@ -9,6 +9,7 @@ last one wanted so far; when they have become many, they are put in order. Both 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from meshweave.ir.sorting import BUCKETS, DIGIT
 from meshweave.lowering.cpu.loops import NestLoops
@@ -204,12 +205,8 @@ class _Sort(Writer):
             common = self.load(self._counter(first, digit), "i32")
             same = self.compare("eq", common, total)
             source, target = held
-            held = self.if_(
-                same,
-                lambda s=source, t=target: [s, t],  # type: ignore[misc]
-                lambda s=source, t=target, d=digit: self._dealt(s, t, d),  # type: ignore[misc]
-                [POINTER, POINTER],
-            )
+            dealt = partial(self._dealt, source, target, digit)
+            held = self.if_(same, held.copy, dealt, [POINTER, POINTER])
         return held[:1]
 
     def _count_digits(self) -> None:

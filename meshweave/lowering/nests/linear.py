@@ -126,20 +126,21 @@ def to_expr(form: Linear) -> ir.AffineExpr:
 def from_map(attr: ir.AffineMapAttr) -> IndexMap | None:
     """Return the index map of an affine map attribute, None when one of its results is not linear."""
     forms = [from_expr(e) for e in attr.value.results]
-    return None if any(f is None for f in forms) else tuple(forms)  # type: ignore[arg-type]
+    known = [form for form in forms if form is not None]
+    return tuple(known) if len(known) == len(forms) else None
 
 
 def inverse(access: Sequence[Linear], ndim: int) -> IndexMap | None:
     """Return each loop dim as a form over tensor dims, for an access that permutes all `ndim` loop dims; else None."""
     if len(access) != ndim:
         return None
-    result: list[Linear | None] = [None] * ndim
+    result = dict[int, Linear]()
     for position, form in enumerate(access):
         dim = form.dim
-        if dim is None or result[dim] is not None:
+        if dim is None or dim in result:
             return None
         result[dim] = loop_dim(position)
-    return tuple(result)  # type: ignore[arg-type]
+    return tuple([result[dim] for dim in range(ndim)])
 
 
 def expand_access(

@@ -88,7 +88,7 @@ def _runs(rule: Rule, groups: Sequence[Axes], sizes: dict[str, int]) -> list[OpR
 
 def _read_through(rule: Rule, run: OpRun) -> tuple[object, ...]:
     """Return what tells two runs with the same layouts apart: factors that are read through windows."""
-    read = {rule.tensors[t][d][0] for t, d, _ in rule.windows}  # type: ignore[index]
+    read = {rule.factor_of(t, d) for t, d, _ in rule.windows}
     return tuple((f, axes) for f, axes in run.placed if f in read)
 
 

@@ -226,7 +226,7 @@ def refine(
                 known = placed.get(factor, ())
                 if len(here) > len(known) and here[: len(known)] == known:
                     placed[factor] = here
-                    extent = rule.sizes[t][d]  # type: ignore[index]
+                    extent = rule.extent(t, d)
                     if extent < pieces(here, sizes):
                         thin[factor] = extent
     turned = _turned(rule, specs, placed, sizes)
@@ -416,7 +416,7 @@ def holds(rule: Rule, placed: dict[int, Axes], sizes: dict[str, int]) -> bool:
     for dims in rule.tensors:
         if dims is not None and not all(merge_axes(placed, dim, rule, sizes)[1] for dim in dims):
             return False
-    turned = [rule.tensors[t][d][0] for t, d in rule.mirrored]  # type: ignore[index]
+    turned = [rule.factor_of(t, d) for t, d in rule.mirrored]
     if any(rule.factors[f].size % pieces(placed.get(f, ()), sizes) for f in (*turned, *rule.even)):
         return False
     if rule.padding_safe:

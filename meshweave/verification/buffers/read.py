@@ -400,7 +400,8 @@ def _kernel(op: ir.Operation, indices: Callable[[ir.AffineMapAttr], Indices]) ->
 
 def _indices(attr: ir.AffineMapAttr) -> Indices:
     found = [_index(expr) for expr in attr.value.results]
-    return None if None in found else tuple(found)  # type: ignore[arg-type]
+    known = [index for index in found if index is not None]
+    return tuple(known) if len(known) == len(found) else None
 
 
 def _index(expr: ir.AffineExpr) -> AffineIndex | None:

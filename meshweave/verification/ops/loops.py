@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 from meshweave.ir.bindings import ir, linalg
 from meshweave.ir.expressions import (
@@ -16,7 +16,9 @@ from meshweave.ir.expressions import (
     needed,
 )
 from meshweave.ir.selections import selection_of
-from meshweave.verification.ops.bodies import CombiningStep, ReadBody, read
+from meshweave.verification.bodies import CombiningStep, ReadBody
+from meshweave.verification.loop_forms import LoopForm, loop_form, map_rows
+from meshweave.verification.reader import DecodedOp
 from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.arith import is_integer, neutral, predicate_of
 from meshweave.verification.terms.indices import (
@@ -27,7 +29,6 @@ from meshweave.verification.terms.indices import (
     inside,
     of_var,
     plus,
-    total,
     variables,
 )
 from meshweave.verification.terms.lookups import gather
@@ -37,14 +38,11 @@ from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.reductions.reduce import reduce
 from meshweave.verification.terms.scalars import apply, limits
 from meshweave.verification.terms.selections import Fold, joined, unmasked
-from meshweave.verification.terms.substitution import Substitution
 from meshweave.verification.terms.terms import Guard, MixedError, Node, Term, Terms
 from meshweave.verification.walk import ProgramWalk, handles, scalar
 
 _FIXED = ("linalg.fill", "linalg.broadcast", "linalg.transpose")
 """Ops whose bodies their names and the types of their elements say."""
-Row = tuple[int, tuple[tuple[int, int], ...]]
-"""A result of an index map: a number, and a factor for each loop."""
 
 
 @handles("linalg.")
@@ -74,7 +72,7 @@ def _map(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     """Read an op whose maps and shapes are all the same: mostly a scalar op at each place."""
     if walk.depth:
         return _linalg(walk, op)
-    only = read(walk.said, op.regions[0].blocks[0])[0].only
+    only = walk.said.body(op.regions[0].blocks[0])[0].only
     if only is None:
         return _linalg(walk, op)
     operands, views = op.operands, walk.views
@@ -82,16 +80,12 @@ def _map(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     return [apply(walk.terms, only.name, only.detail, only.type, reads)] if only.name else reads
 
 
-DecodedOp = tuple[list[ir.Value], "ReadBody", Sequence[ir.Value], "LoopForm"]
-"""What a linalg op is written of: its operands, its body, the values from around it that this reads, its loops."""
-
-
 def _repeated(walk: ProgramWalk, op: ir.Operation) -> DecodedOp:
     """Return what an op in a loop or a function is written of, asked once though it may be read again."""
     found = walk.said.linalg.get(op)
     if found is None:
         found = walk.said.linalg[op] = _decoded(walk, op)
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _decoded(walk: ProgramWalk, op: ir.Operation) -> DecodedOp:
@@ -105,76 +99,13 @@ def _decoded(walk: ProgramWalk, op: ir.Operation) -> DecodedOp:
     except KeyError:
         kinds = tuple(map(walk.shape, operands))
     said = walk.said
-    what, outer = read(said, block, (name, *[e for _, e in kinds]) if name in _FIXED else None)
+    what, outer = said.body(block, (name, *[e for _, e in kinds]) if name in _FIXED else None)
     key = maps, what.count, kinds
     form = said.forms.get(key)
     if form is None:
-        rows = said.once(maps, partial(_rows, maps))
-        form = said.forms[key] = _loop_form(rows, tuple([shape for shape, _ in kinds]), what.count)
-    assert isinstance(form, LoopForm)
+        rows = said.once(maps, partial(map_rows, maps))
+        form = said.forms[key] = loop_form(rows, tuple([shape for shape, _ in kinds]), what.count)
     return operands, what, outer, form
-
-
-class LoopForm:
-    """Hold what the index maps and shapes of a linalg op say, the same for all ops that have them.
-
-    loops: the variable of each: the index of the result's dim, or a bound one. places: for each operand what to put in
-    the place of its indices. is_plain: whether each element of the one result is made of one of each operand.
-    """
-
-    def __init__(
-        self, rows: tuple[tuple[Row, ...], ...], shapes: tuple[tuple[int, ...], ...], inits: int
-    ) -> None:
-        self.rows, self.shapes, self.inits = rows, shapes, inits
-        self.loops = self._loops()
-        self.bound = [v for v in self.loops if v.kind == "b"]
-        self.is_reduction = any(v.size != 1 for v in self.bound)
-        self.places = [Substitution(self._places(k)) for k in range(len(shapes))]
-        self.empty = any(0 in shape for shape in shapes)
-        self.is_plain = not self.bound and not self.empty and inits == 1
-        self.in_order = inits == 1 or all(row == rows[-inits] for row in rows[-inits:])
-
-    def _loops(self) -> list[Var]:
-        extents: dict[int, int] = {}
-        count = 0
-        for rows, shape in zip(self.rows, self.shapes):
-            for (const, factors), size in zip(rows, shape):
-                for loop, _ in factors:
-                    count = max(count, loop + 1)
-                if not const and len(factors) == 1 and factors[0][1] == 1:
-                    extents.setdefault(factors[0][0], size)
-        if len(extents) != count:
-            raise NotReadError("a loop whose extent no operand says")
-        places = self._result_places(self.rows[-self.inits])
-        return [
-            index_var(places[loop], extents[loop])
-            if loop in places
-            else Var("b", f"l{loop}", extents[loop])
-            for loop in range(count)
-        ]
-
-    def _result_places(self, rows: Sequence[Row]) -> dict[int, int]:
-        found = {}
-        for dim, ((const, factors), size) in enumerate(zip(rows, self.shapes[-1])):
-            if not const and not factors and size == 1:
-                continue
-            if const or len(factors) != 1 or factors[0][1] != 1 or factors[0][0] in found:
-                raise NotReadError("a result that is not written once at each place")
-            found[factors[0][0]] = dim
-        return found
-
-    def _places(self, number: int) -> dict[Var, Expr]:
-        values: dict[Var, Expr] = {}
-        for dim, ((const, factors), size) in enumerate(zip(self.rows[number], self.shapes[number])):
-            var = index_var(dim, size)
-            if const or len(factors) != 1 or factors[0][1] != 1:
-                values[var] = total([(of_var(self.loops[d]), c) for d, c in factors], const)
-            elif self.loops[factors[0][0]] != var:
-                values[var] = of_var(self.loops[factors[0][0]])
-        return values
-
-
-_loop_form = lru_cache(maxsize=1 << 10)(LoopForm)
 
 
 class LinalgReader:
@@ -379,31 +310,6 @@ def _chosen(
     if name in _COMMUTATIVE:
         reads = tuple(sorted(reads, key=str))
     return name, detail, reads, kind
-
-
-def _rows(maps: ir.ArrayAttr) -> tuple[tuple[Row, ...], ...]:
-    """Return the results of index maps."""
-    return tuple([tuple([_row(e) for e in attr.value.results]) for attr in maps])
-
-
-def _row(expr: ir.AffineExpr) -> Row:
-    if isinstance(expr, ir.AffineDimExpr):
-        return 0, ((expr.position, 1),)
-    if isinstance(expr, ir.AffineConstantExpr):
-        return expr.value, ()
-    if isinstance(expr, ir.AffineAddExpr):
-        (a, left), (b, right) = _row(expr.lhs), _row(expr.rhs)
-        sums: dict[int, int] = {}
-        for d, c in (*left, *right):
-            sums[d] = sums.get(d, 0) + c
-        return a + b, tuple(sorted(sums.items()))
-    if isinstance(expr, ir.AffineMulExpr):
-        (a, left), (b, right) = _row(expr.lhs), _row(expr.rhs)
-        if not right:
-            return a * b, tuple([(d, c * b) for d, c in left])
-        if not left:
-            return a * b, tuple([(d, c * a) for d, c in right])
-    raise NotReadError(f"an index map with {expr}")
 
 
 def gathered(walk: ProgramWalk, tensor: ir.Value, indices: Sequence[Term]) -> Term:

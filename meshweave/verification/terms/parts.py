@@ -101,12 +101,14 @@ def _computed(terms: Terms, view: Term, place: Term, every: Places, known: _Know
         inside = all(0 <= int(a) < n for a, n in zip(sure, numbers.shape) if np.ndim(a) == 0)
         plain = len(sure) == len(at) and inside and all(np.ndim(a) == 0 for a in sure)
         return numbers[tuple([int(a) for a in sure])] if plain else None
-    parts = [_computed(terms, r, place, every, known) for r in _reads(terms, view)]
-    if not parts or any(p is None for p in parts):
+    read = _reads(terms, view)
+    found = (_computed(terms, r, place, every, known) for r in read)
+    parts = [part for part in found if part is not None]
+    if not parts or len(parts) < len(read):
         return None
     if node.op == "arith.select":
         condition, yes, no = parts
-        return np.where(condition, yes, no)  # type: ignore[arg-type]
+        return np.where(condition, yes, no)
     if node.op == "arith.cmpi":
         return _compared(predicate_of(node.detail), *parts)
     if node.op not in _OPS or (node.op in ("arith.divui", "arith.remui") and not _divides(*parts)):

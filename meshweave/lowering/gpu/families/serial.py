@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from meshweave.hints.fast_paths import BIT_EXACT
 from meshweave.ir.bindings import ir
@@ -283,7 +284,7 @@ class _Writing:
                 k += len(part)
                 whose = self._value(owners.place) % owners.count
                 is_mine = self.writer.compare("eq", whose, self._owner)
-                self.writer.if_(is_mine, lambda part=part: self._ops(part))  # type: ignore[misc]
+                self.writer.if_(is_mine, partial(self._ops, part))
                 continue
             self._op(ops[k])
             k += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from meshweave.verification.terms.indices import DivMod, Expr, Var, of_var, total, variables
+from meshweave.verification.terms.indices import Atom, DivMod, Expr, Var, of_var, total, variables
 from meshweave.verification.terms.reductions.dims import weight
 from meshweave.verification.terms.terms import Term, Terms
 
@@ -81,10 +81,10 @@ def _digits(body: Term, major: Var, minor: Var) -> bool:
         if high != low * minor.size:
             return False
         seen = seen or low != 0
-        if any(isinstance(a, Var) is False and {major, minor} & _inner(a) for a, _ in expr.terms):
+        if any(not isinstance(a, Var) and {major, minor} & _inner(a) for a, _ in expr.terms):
             return False
     return seen
 
 
-def _inner(atom: object) -> frozenset[Var]:
-    return variables(Expr(0, ((atom, 1),)))  # type: ignore[arg-type]
+def _inner(atom: Atom) -> frozenset[Var]:
+    return variables(Expr(0, ((atom, 1),)))

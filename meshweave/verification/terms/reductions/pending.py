@@ -17,13 +17,21 @@ def without_pending(
     first = len(view.exprs) - len(pending)
     left, kept = list(bound), list[tuple[Expr, tuple[str, int]]]()
     guarded = {v for e, _ in view.guards for v in variables(e)}
+
+    def alone(var: Var) -> bool:
+        return var not in guarded and sum(var in variables(e) for e in view.exprs) == 1
+
     for expr, (one, size) in zip(view.exprs[first:], pending):
         var = expr.terms[0][0] if len(expr.terms) == 1 and not expr.const else None
-        alone = (
-            var in left and var not in guarded and sum(var in variables(e) for e in view.exprs) == 1
-        )
-        if one == kind and not any(k != kind for _, (k, _) in kept) and alone and var.size == size:  # type: ignore[union-attr]
-            left.remove(var)  # type: ignore[arg-type]
+        first_of_kind = one == kind and not any(k != kind for _, (k, _) in kept)
+        if (
+            first_of_kind
+            and isinstance(var, Var)
+            and var in left
+            and var.size == size
+            and alone(var)
+        ):
+            left.remove(var)
         else:
             kept.append((expr, (one, size)))
     if len(kept) == len(pending):

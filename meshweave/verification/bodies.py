@@ -7,10 +7,9 @@ from functools import cached_property, lru_cache
 from itertools import count
 from typing import NamedTuple
 
-from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
-from meshweave.ir.expressions import Apply, Argument, Body, Scalar, needed, read_body
-from meshweave.verification.said import AttributeReader, NotReadError
+from meshweave.ir.expressions import Apply, Argument, Body, Scalar, needed
+from meshweave.verification.said import AttributeTexts
 from meshweave.verification.terms.arith import COMBINES, kind_of
 
 _ENDS = ("linalg.yield", "tensor.yield", "mw.yield")
@@ -46,7 +45,7 @@ class ReadBody:
     arguments, without a name where it hands an argument on, None for another body.
     """
 
-    def __init__(self, body: Body, said: AttributeReader) -> None:
+    def __init__(self, body: Body, said: AttributeTexts) -> None:
         self.body, self.count = body, len(body.results)
         self.applied = [
             AppliedOp(n.name, said.detail(n.attributes), said.text(n.type), n.operands)
@@ -98,30 +97,7 @@ class ReadBody:
         return None
 
 
-def read(
-    said: AttributeReader, block: ir.Block, key: Hashable | None = None
-) -> tuple[ReadBody, list[ir.Value]]:
-    """Return a body, and the values from around the op that its scalars are, in order.
-
-    key: what says all of it, where that is known; such a body reads nothing from around the op.
-    Raises NotReadError for one with an op that is no scalar op.
-    """
-    outer: list[ir.Value] = []
-    key = _written(block, outer) if key is None else key
-    found = None if key is None else said.bodies.get(key)
-    if found is None:
-        try:
-            found = ReadBody(read_body(block), said)
-        except CompileError as error:
-            raise NotReadError(str(error)) from None
-        if key is None:
-            return found, [n.source for n in found.body.nodes if isinstance(n, Scalar)]
-        said.bodies[key] = found
-    assert isinstance(found, ReadBody)
-    return found, outer
-
-
-def _written(block: ir.Block, outer: list[ir.Value]) -> tuple[Hashable, ...] | None:
+def written(block: ir.Block, outer: list[ir.Value]) -> tuple[Hashable, ...] | None:
     """Return what a body is written of: each op with its attributes and type, and where its operands come from.
 
     Bodies that are written of the same compute the same. outer: takes the values from around the op, which are told
