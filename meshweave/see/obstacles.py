@@ -13,7 +13,8 @@ from meshweave.layout.factors import FOUND, JOINED, MOVING, REDUCTION, SORTED, R
 from meshweave.layout.layout import AxisFactor, Partial
 from meshweave.plan import plan_redistribute
 from meshweave.see.words import OpName
-from meshweave.transforms.propagation.rules import RuleTable, item_bytes
+from meshweave.transforms.propagation.rules.table import RuleTable
+from meshweave.transforms.propagation.values import item_bytes
 from meshweave.transforms.redistribution.plans import MOVE
 
 Dims = dict[int, tuple[str, ...]]

@@ -22,7 +22,8 @@ from meshweave.see.obstacles import Dims, Readers, dims_over, has_windows, layou
 from meshweave.see.remedies import MovePrices, MoveStep
 from meshweave.see.words import OpName, argument_name
 from meshweave.transforms.base import functions, mesh_of_module, ops_of, port_attrs, walk
-from meshweave.transforms.propagation.rules import RuleTable, item_bytes
+from meshweave.transforms.propagation.rules.table import RuleTable
+from meshweave.transforms.propagation.values import item_bytes
 from meshweave.transforms.redistribution.plans import MOVE
 
 SAID, CONSTRAINTS = "see.said", "see.constraints"  # what is noted on ops and functions

@@ -41,7 +41,8 @@ from meshweave.layout.lengths import Formula
 from meshweave.transforms.base import clone_with, fail, walk
 from meshweave.transforms.lengths.family import Family
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
-from meshweave.transforms.propagation.rules import RuleTable, is_free
+from meshweave.transforms.propagation.rules.table import RuleTable
+from meshweave.transforms.propagation.values import is_free
 
 CONTROL = ("scf.", "hint.region", "hint.yield", "func.", "linalg.yield", "builtin.", "dist.mesh")
 """What has regions, or ends one: its tensors are those inside."""

@@ -41,7 +41,7 @@ from meshweave.transforms.partitioning.masking import mask
 from meshweave.transforms.propagation.bodies import body_of as stepped
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
 from meshweave.transforms.propagation.padding import padding_safe
-from meshweave.transforms.propagation.rules import RuleTable
+from meshweave.transforms.propagation.rules.table import RuleTable
 
 _FREE = ("tensor.empty", "arith.constant", "dist.constrain")
 

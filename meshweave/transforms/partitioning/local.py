@@ -10,7 +10,7 @@ from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.transforms.partitioning.neutral import neutral_attr
 from meshweave.transforms.propagation.bodies import is_tensor
-from meshweave.transforms.propagation.rules import is_made_free
+from meshweave.transforms.propagation.values import is_made_free
 
 
 class Local:

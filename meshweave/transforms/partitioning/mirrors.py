@@ -10,7 +10,7 @@ from meshweave.ir.bindings import ir, linalg
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
-from meshweave.transforms.propagation.rules import coefficients
+from meshweave.transforms.propagation.rules.structured import coefficients
 
 
 def turn(op: ir.Operation, operands: Sequence[Layout | None], local: Local) -> None:

@@ -36,7 +36,7 @@ from meshweave.transforms.partitioning.steps import emit_plan
 from meshweave.transforms.partitioning.windows import WINDOWED, LocalOp
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.graph import MANUAL, STRUCTURED
-from meshweave.transforms.propagation.rules import is_free
+from meshweave.transforms.propagation.values import is_free
 
 
 @dataclass(frozen=True)

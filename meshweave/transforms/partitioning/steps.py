@@ -10,7 +10,7 @@ from meshweave.plan.collectives import ROWS
 from meshweave.transforms.base import fail
 from meshweave.transforms.partitioning.local import Local, axis_index, is_first
 from meshweave.transforms.partitioning.neutral import neutral_attr
-from meshweave.transforms.propagation.rules import is_made_free
+from meshweave.transforms.propagation.values import is_made_free
 
 FIELDS = {row.op: row.details for row in ROWS if row.is_blockwise}
 """What each collective op carries besides its axes, under the names that steps use too."""

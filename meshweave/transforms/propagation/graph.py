@@ -17,7 +17,8 @@ from meshweave.layout.mesh import Mesh
 from meshweave.plan.propagation.propagate import Graph, Spec
 from meshweave.transforms.base import fail, functions, port_attrs
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
-from meshweave.transforms.propagation.rules import RuleTable, is_free, is_made_free
+from meshweave.transforms.propagation.rules.table import RuleTable
+from meshweave.transforms.propagation.values import is_free, is_made_free
 from meshweave.transforms.slicing.ledger import held_axes
 
 SKIPPED = ("dist.mesh", "func.return", "scf.yield", "scf.condition", "hint.yield")

@@ -22,7 +22,7 @@ from meshweave.layout.notation import axis_factors
 from meshweave.plan.propagation.arrange import StatedLayout
 from meshweave.transforms.base import fail, functions, ops_of, port_attrs, set_port_attrs
 from meshweave.transforms.propagation.graph import Built
-from meshweave.transforms.propagation.rules import nbytes
+from meshweave.transforms.propagation.values import nbytes
 
 INTERFACE = "interface"
 """On an op with a `layout`: the layout that was said. On arguments and results of functions: dist.interface."""

@@ -8,7 +8,7 @@ from meshweave.plan.placement.prices import OpWork
 from meshweave.transforms.base import functions
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.graph import Built
-from meshweave.transforms.propagation.rules import is_free, item_bytes
+from meshweave.transforms.propagation.values import is_free, item_bytes
 from meshweave.transforms.slicing.works import is_elementwise, read_by
 
 LOOPS = ("scf.for", "scf.while")

@@ -24,7 +24,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.build import IteratorType, OpBuilder, iterator_types
 from meshweave.transforms.base import Pass, clone_with, functions
 from meshweave.transforms.propagation.bodies import is_tensor
-from meshweave.transforms.propagation.rules import is_free
+from meshweave.transforms.propagation.values import is_free
 
 CANDIDATES = 32  # distances between equal ops that are tried as the length of a layer
 _MOVES = (

@@ -46,7 +46,7 @@ from meshweave.transforms.propagation.interface import beyond_blocks, open_inter
 from meshweave.transforms.propagation.live import live_program
 from meshweave.transforms.propagation.outline_repeats import OutlineRepeats
 from meshweave.transforms.propagation.propagate import LayoutWriter
-from meshweave.transforms.propagation.rules import item_bytes
+from meshweave.transforms.propagation.values import item_bytes
 from meshweave.transforms.propagation.works import op_works
 from meshweave.transforms.slicing.ledger import (
     WHOLE,

@@ -24,7 +24,7 @@ from meshweave.plan.formula import Formula
 from meshweave.plan.steps import OPS
 from meshweave.plan.symbolic import SymbolicPlan, SymbolicStep, symbolic_plan
 from meshweave.transforms.base import at, fail, functions, mesh_of_module, mesh_op, ops_of
-from meshweave.transforms.propagation.rules import item_bytes
+from meshweave.transforms.propagation.values import item_bytes
 
 GIVEN = "dist.given"
 RECORD = "symbolic"

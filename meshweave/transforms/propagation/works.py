@@ -30,7 +30,7 @@ from meshweave.transforms.kernels.kernel_patterns import element_of
 from meshweave.transforms.propagation.bodies import body_of
 from meshweave.transforms.propagation.graph import Built
 from meshweave.transforms.propagation.live import VIEWS
-from meshweave.transforms.propagation.rules import is_free, item_bytes
+from meshweave.transforms.propagation.values import is_free, item_bytes
 
 _VIEWS = (*VIEWS, "tensor.extract_slice")
 _MOST_BETWEEN = 64

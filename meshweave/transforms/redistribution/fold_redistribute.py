@@ -32,8 +32,8 @@ from meshweave.transforms.base import (
     use_count,
     users,
 )
-from meshweave.transforms.propagation.rules import is_made_free
 from meshweave.transforms.propagation.symbolic import is_given
+from meshweave.transforms.propagation.values import is_made_free
 from meshweave.transforms.redistribution.plans import MOVE, Plans
 from meshweave.transforms.redistribution.through_maps import run_in_windows
 from meshweave.transforms.redistribution.through_slices import PAD, SLICE, read_for

@@ -28,8 +28,8 @@ from meshweave.transforms.base import (
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
 from meshweave.transforms.propagation.graph import MANUAL, STRUCTURED
 from meshweave.transforms.propagation.interface import INTERFACE
-from meshweave.transforms.propagation.rules import counts_places, is_free
 from meshweave.transforms.propagation.symbolic import is_given, ran
+from meshweave.transforms.propagation.values import counts_places, is_free
 from meshweave.transforms.redistribution.fold_redistribute import fold_redistributes
 
 

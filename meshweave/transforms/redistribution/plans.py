@@ -12,7 +12,7 @@ from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.redistribute import plan_redistribute
 from meshweave.plan.steps import OPS, Plan
-from meshweave.transforms.propagation.rules import item_bytes
+from meshweave.transforms.propagation.values import item_bytes
 
 MOVE = "dist.redistribute"
 MAX_RANKS = 1 << 20  # the planner looks at every rank

@@ -25,8 +25,8 @@ from meshweave.layout.mesh import Mesh
 from meshweave.transforms.base import erase, unused, users
 from meshweave.transforms.propagation.bodies import body_of, is_tensor
 from meshweave.transforms.propagation.padding import padding_safe
-from meshweave.transforms.propagation.rules import is_made_free
 from meshweave.transforms.propagation.symbolic import is_given
+from meshweave.transforms.propagation.values import is_made_free
 from meshweave.transforms.redistribution.plans import MOVE, Plans
 from meshweave.transforms.redistribution.through_slices import SLICE, read_for
 

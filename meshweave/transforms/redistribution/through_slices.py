@@ -16,7 +16,7 @@ from meshweave.ir.build import DYNAMIC, static_offsets, static_sizes, static_str
 from meshweave.layout.layout import Factor, Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import REST, AxisFactor, LocalFactor
-from meshweave.transforms.propagation.rules import kept_dims
+from meshweave.transforms.propagation.rules.moving import kept_dims
 
 SLICE, PAD = "tensor.extract_slice", "tensor.pad"
 Factors = tuple[Factor, ...]

@@ -36,7 +36,7 @@ from meshweave.layout.layout import AxisFactor, Layout, LocalFactor
 from meshweave.layout.mesh import Mesh
 from meshweave.transforms.base import Pass, at, fail, functions, mesh_of_module
 from meshweave.transforms.propagation.bodies import is_tensor
-from meshweave.transforms.propagation.rules import is_free
+from meshweave.transforms.propagation.values import is_free
 from meshweave.transforms.slicing.copies import enter_copies
 from meshweave.transforms.slicing.ledger import (
     OP,

@@ -18,7 +18,7 @@ from meshweave.transforms.base import at, port_attrs, remarks_to, walk
 from meshweave.transforms.partitioning.partition import Partition
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.propagate import Propagate
-from meshweave.transforms.propagation.rules import is_free
+from meshweave.transforms.propagation.values import is_free
 from meshweave.transforms.redistribution.insert_redistribute import InsertRedistribute
 from meshweave.transforms.redistribution.legalize_redistribute import LegalizeRedistribute
 

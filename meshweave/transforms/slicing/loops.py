@@ -14,7 +14,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.build import IteratorType, OpBuilder, iterator_types, tensor_type
 from meshweave.transforms.partitioning.neutral import neutral_attr
 from meshweave.transforms.propagation.bodies import ELEMENTWISE, is_tensor
-from meshweave.transforms.propagation.rules import is_free
+from meshweave.transforms.propagation.values import is_free
 from meshweave.transforms.slicing.program import (
     AFTER,
     BEFORE,

@@ -29,7 +29,7 @@ from meshweave.transforms.base import walk
 from meshweave.transforms.partitioning.masking import mask
 from meshweave.transforms.propagation.bodies import BODIES, captured_by, is_tensor
 from meshweave.transforms.propagation.graph import MANUAL
-from meshweave.transforms.propagation.rules import is_made_free
+from meshweave.transforms.propagation.values import is_made_free
 from meshweave.transforms.slicing.ties import (
     REDUCTION,
     WHOLE,

@@ -14,7 +14,8 @@ from meshweave.layout.layout import Factor
 from meshweave.transforms.base import walk
 from meshweave.transforms.propagation.bodies import is_tensor
 from meshweave.transforms.propagation.graph import MANUAL
-from meshweave.transforms.propagation.rules import RuleTable, is_free, is_made_free
+from meshweave.transforms.propagation.rules.table import RuleTable
+from meshweave.transforms.propagation.values import is_free, is_made_free
 
 SAME = ("dist.constrain", "hint.place")
 REGIONS = ("hint.region", "scf.execute_region", "scf.if")

@@ -22,7 +22,7 @@ from meshweave.plan.placement.prices import MachinePrices
 from meshweave.plan.recompute import RowRun, RowWork, WorkRow, joined, kept_share
 from meshweave.transforms.base import walk
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
-from meshweave.transforms.propagation.rules import is_free, item_bytes
+from meshweave.transforms.propagation.values import is_free, item_bytes
 from meshweave.transforms.slicing.ledger import set_number
 
 _VIEWS = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast", "tensor.extract_slice")

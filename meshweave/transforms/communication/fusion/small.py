@@ -11,7 +11,7 @@ from meshweave.layout.mesh import Mesh
 from meshweave.plan import cost
 from meshweave.transforms.communication.fusion.chains import group_of
 from meshweave.transforms.propagation.bodies import is_tensor
-from meshweave.transforms.propagation.rules import is_free, item_bytes
+from meshweave.transforms.propagation.values import is_free, item_bytes
 
 _NO_TIME = (
     "tensor.expand_shape",

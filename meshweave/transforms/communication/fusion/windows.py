@@ -21,7 +21,7 @@ from meshweave.layout.mesh import Mesh
 from meshweave.layout.notation import REST, AxisFactor, LocalFactor, is_window
 from meshweave.plan.redistribute import plan_redistribute
 from meshweave.plan.steps import Plan
-from meshweave.transforms.propagation.rules import item_bytes
+from meshweave.transforms.propagation.values import item_bytes
 
 EXCHANGE = "dist.exchange"
 

@@ -26,7 +26,7 @@ from meshweave.ir.build import ForLoop, OpBuilder
 from meshweave.ir.ops import replace_op
 from meshweave.transforms.base import walk
 from meshweave.transforms.propagation.bodies import is_tensor
-from meshweave.transforms.propagation.rules import is_free
+from meshweave.transforms.propagation.values import is_free
 from meshweave.transforms.slicing.program import MOVES, reads
 
 COLLECTIVES = (*MOVES, "dist.all_reduce")

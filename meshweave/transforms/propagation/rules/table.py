@@ -1,0 +1,175 @@
+"""Find what each op does with its dims: one Rule per op, read off indexing maps where there are any.
+
+`RuleTable.rule(op)` answers with the number of the op's rule; ops alike in name, maps and types share one, so most of a
+deep model costs a dictionary lookup an op. An op that nobody knows needs all its operands whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+
+from meshweave.ir.bindings import ir, linalg
+from meshweave.ir.fft import FFT
+from meshweave.ir.routines import LAPACK
+from meshweave.ir.scans import SCAN
+from meshweave.ir.scatters import SCATTER
+from meshweave.ir.sorting import ORDER, SORT
+from meshweave.layout.factors import (
+    SORTED,
+    WHOLE,
+    Rule,
+)
+from meshweave.plan.collectives import ROWS
+from meshweave.transforms.propagation.bodies import (
+    BodyKey,
+    Captured,
+    body_key,
+    captured_by,
+)
+from meshweave.transforms.propagation.rules.basic import (
+    aligned_op_rule,
+    aligned_rule,
+    whole_rule,
+)
+from meshweave.transforms.propagation.rules.moving import (
+    concat_rule,
+    extract_slice_rule,
+    held_offsets,
+    insert_slice_rule,
+    pad_rule,
+    reassociation_rule,
+)
+from meshweave.transforms.propagation.rules.rows import (
+    collective_rule,
+    fft_rule,
+    lapack_rule,
+    order_rule,
+    scan_rule,
+    scatter_rule,
+    sort_rule,
+)
+from meshweave.transforms.propagation.rules.structured import BodyTraits, structured_rule
+
+KNOWN_WHOLE = (
+    "arith.constant",
+    "tensor.extract",
+    "tensor.dim",
+    "tensor.from_elements",
+    "tensor.generate",
+)
+"""Ops that are known to need whole tensors, or to make them: no remark about these."""
+
+
+@dataclass
+class RuleTable:
+    """Number rules, by what they were read from. windows: tensors may be read through windows, else they are whole."""
+
+    windows: bool = False
+    rules: list[Rule] = field(default_factory=list)
+    unknown: list[ir.Operation] = field(default_factory=list)
+    _numbers: dict[Hashable, int] = field(default_factory=dict)
+    _bodies: dict[Hashable, BodyTraits] = field(default_factory=dict)
+
+    def rule(self, op: ir.Operation) -> tuple[int, list[Captured]]:
+        """Return the number of the rule of `op`, and what it reads in its body besides its operands."""
+        name = op.name
+        read = READERS.get(name) or (
+            structured_rule
+            if name.startswith("linalg.")
+            else READERS.get(_family(name), whole_rule)
+        )
+        body = body_key(op)
+        captured = captured_by(op) if body is None else []
+        values = [*op.operands, *[c.value for c in captured], *op.results]
+        key = (
+            name,
+            tuple([v.type for v in values]),
+            len(op.results),
+            tuple([c.loops for c in captured]),
+            *self._attribute_key(op, read, body),
+        )
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self.add(read(op, captured))
+            if read is whole_rule and name not in KNOWN_WHOLE:
+                self.unknown.append(op)
+        return number, captured
+
+    def _attribute_key(
+        self, op: ir.Operation, read: Callable[..., Rule], body: BodyKey | None
+    ) -> tuple[Hashable, ...]:
+        """Return what else the rule depends on: maps and body of linalg ops, the static attributes of the others."""
+        if read is structured_rule:
+            maps = linalg.get_indexing_maps(op.opview)
+            types = op.attributes["iterator_types"] if op.name == "linalg.generic" else None
+            if maps is not None:
+                return (tuple(maps), types, self._traits(op, types, body))
+        if read is aligned_op_rule:
+            return ()
+        said = [op.attributes[name] for name in op.attributes if name != "dist.layouts"]
+        if read in (extract_slice_rule, insert_slice_rule):
+            said += held_offsets(op)
+        return (*said, body)
+
+    def _traits(self, op: ir.Operation, types: ir.Attribute, body: BodyKey | None) -> BodyTraits:
+        """Read how the body reduces, whether padding harms it, what it is linear in: once for equal bodies."""
+        result = op.results[0].type if len(op.results) else None
+        key = (op.name, result, types, len(op.operands), body)
+        if body is None or len(op.results) > 1 or key not in self._bodies:
+            self._bodies[key] = BodyTraits.of(op)
+        return self._bodies[key]
+
+    def holding(self, number: int, held: tuple[tuple[int, tuple[str, ...]], ...]) -> int:
+        """Return the number of rule `number` with `held`."""
+        key = (number, held)
+        if key not in self._numbers:
+            self._numbers[key] = self.add(replace(self.rules[number], held=held))
+        return self._numbers[key]
+
+    def add(self, rule: Rule) -> int:
+        """Add a rule that belongs to no op (a value that enters a region, say); return its number."""
+        turns = any(factor.kind in (WHOLE, SORTED) for factor in rule.factors)
+        rule = replace(rule, turns=True) if turns else rule
+        self.rules.append(rule if self.windows else rule.without_windows())
+        return len(self.rules) - 1
+
+    def identity(self, type_: ir.Type) -> int:
+        """Return the rule of a value that is passed on: into a region, out of it, to a caller."""
+        key = ("identity", type_)
+        if key not in self._numbers:
+            self._numbers[key] = self.add(aligned_rule("pass", [type_], [type_]))
+        return self._numbers[key]
+
+
+def _family(name: str) -> str:
+    return name.split(".", 1)[0] + ".*"
+
+
+READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
+    "tensor.expand_shape": reassociation_rule,
+    "tensor.collapse_shape": reassociation_rule,
+    "tensor.extract_slice": extract_slice_rule,
+    "tensor.insert_slice": insert_slice_rule,
+    "tensor.concat": concat_rule,
+    "tensor.pad": pad_rule,
+    "tensor.cast": aligned_op_rule,
+    "hint.place": aligned_op_rule,
+    **{
+        f"dist.{row.op}": collective_rule if row.has_dims else aligned_op_rule
+        for row in ROWS
+        if row.is_blockwise
+    },
+    "tensor.bitcast": aligned_op_rule,
+    SCAN: scan_rule,
+    ORDER: order_rule,
+    SORT: sort_rule,
+    LAPACK: lapack_rule,
+    FFT: fft_rule,
+    SCATTER: scatter_rule,
+    "arith.constant": whole_rule,
+    "arith.*": aligned_op_rule,
+    "math.*": aligned_op_rule,
+}
+"""How the rule of an op is read, by its name or its dialect; linalg ops by their maps, all others need whole tensors.
+"""
