@@ -8,17 +8,19 @@ def product(x, w):
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
+from meshweave.api.callables.in_layouts import InLayouts, leaves_open
 from meshweave.api.callables.methods import Method
+from meshweave.api.callables.misses import Miss, plans_since, why_missed
 from meshweave.api.callables.pickles import pickled
 from meshweave.api.callables.told import LOG, MANY, tell
 from meshweave.api.callables.waiting import in_a_thread
 from meshweave.api.compiling.donations import Donations, donated_leaves, donated_names
+from meshweave.api.compiling.meshes import mesh_of_ranks
 from meshweave.api.lengths.call import LengthsCompiled
 from meshweave.api.lengths.dims import DimsOf, checked_dims, opened
 from meshweave.api.lengths.lowered import LengthsLowered, dims_of, lower_lengths
@@ -28,27 +30,24 @@ from meshweave.api.signature import (
     FAST,
     argument_paths,
     argument_structures,
-    differences,
     fast_key,
     leaf_spec,
     told_apart,
 )
-from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.errors import CompileError, UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import current, fail, where
 from meshweave.frontends.python.dtypes import DType, default_floating
 from meshweave.frontends.python.instances import Attributes, Receiver, unchanged
-from meshweave.frontends.python.place import chosen_kernels, constrain, is_layout
+from meshweave.frontends.python.place import chosen_kernels, constrain
 from meshweave.frontends.python.program import (
-    AUTO,
     ArgumentSpec,
     result_layouts,
-    spread_layouts,
     trace_program,
 )
 from meshweave.frontends.python.tracer import tensor, tracing
 from meshweave.hints.fast_paths import Choice
-from meshweave.layout import Layout, Mesh
+from meshweave.layout import Mesh
 from meshweave.plan import search_info
 from meshweave.runtime.forks import new_lock
 
@@ -68,16 +67,6 @@ class CacheInfo(NamedTuple):
     hits: int
     misses: int
     size: int
-
-
-class _Miss(NamedTuple):
-    """Record a call that compiled, for `explain_misses`."""
-
-    specs: tuple[ArgumentSpec, ...]
-    names: tuple[str, ...]
-    rest: tuple[Any, ...]  # structure, static arguments, kernels
-    seconds: float
-    plans: str  # of redistributions, where there were any new ones
 
 
 @overload
@@ -238,10 +227,9 @@ class Jitted:
         }  # fmt: skip
         self._function, self.engine = function, engine
         self._timeout, self._flight, self._verify = timeout, flight, verify
-        self.mesh = _mesh(mesh, ranks)
-        self._in_layouts: object = in_layouts  # a layout, or a pytree of layouts
+        self.mesh = mesh_of_ranks(mesh, ranks)
         self._out_layouts = out_layouts
-        opened = _leaves_open(in_layouts) or _leaves_open(out_layouts)
+        opened = leaves_open(in_layouts) or leaves_open(out_layouts)
         opened = opened or self.mesh.ranks_to_arrange is not None
         self._auto = aim("auto" if opened and layouts is None else layouts, objective)
         self._peak_bytes = peak_bytes
@@ -256,10 +244,13 @@ class Jitted:
         self._donated = donated_names(donate, self._names, self._static)
         self._dims = checked_dims(dims, self._names, self._static)
         self._where = _where(function)
+        self._in_layouts = InLayouts(
+            in_layouts, self._signature.parameters, self._dynamic, self._where
+        )
         self._programs: dict[Any, Compiled] = {}
         self._fast: dict[Any, Callable[[Any], Any]] = {}
         self._open: list[LengthsCompiled] = []  # programs for sizes that calls choose
-        self._misses: list[_Miss] = []
+        self._misses: list[Miss] = []
         self._calls = 0
         self._last: Compiled | None = None
         self._lock = new_lock()
@@ -316,7 +307,7 @@ class Jitted:
         """
         called, function = where(), self._function
         try:
-            if self._in_layouts is None:
+            if self._in_layouts.said is None:
                 args = tuple([v.value if isinstance(v, Receiver) else v for v in args])
             else:
                 function, args, kwargs = self._placed(args, kwargs)
@@ -331,7 +322,7 @@ class Jitted:
     def _placed(self, args: _Args, kwargs: _Kwargs) -> tuple[Callable[..., Any], _Args, _Kwargs]:
         """Constrain the arguments of a call in another traced function to in_layouts; return what takes them too."""
         leaves, key = self._key(args, kwargs)
-        layouts = self._layouts(key, self._outer_mesh())
+        layouts = self._in_layouts.of(key.structure, key.specs, self._outer_mesh())
         placed = [x if lay is None else constrain(x, lay) for x, lay in zip(leaves, layouts)]
         args, kwargs = tree.unflatten(key.structure, iter(placed))
         return self._traced(key), args, {**kwargs, **key.values}
@@ -413,7 +404,7 @@ class Jitted:
         """
         lines = []
         for number, miss in enumerate(self._misses):
-            why = _why(miss, self._misses[:number])
+            why = why_missed(miss, self._misses[:number])
             lines.append(f"{number + 1}. {why} ({1000 * miss.seconds:.0f} ms{miss.plans})")
         return "\n".join(lines) or "no call has compiled"
 
@@ -534,9 +525,9 @@ class Jitted:
                     self._programs[key] = found
                 rest, plans = (
                     (key.structure, key.static, key.kernels),
-                    _plans(known.hits, known.misses),
+                    plans_since(known.hits, known.misses),
                 )
-                self._misses.append(_Miss(key.specs, key.paths, rest, found.seconds, plans))
+                self._misses.append(Miss(key.specs, key.paths, rest, found.seconds, plans))
                 self._told(found)
             self._last = found
         return leaves, found
@@ -554,7 +545,7 @@ class Jitted:
     def _told(self, compiled: Compiled) -> None:
         """Tell the logger of the last program: how long it took, and what was new about the call."""
         *before, last = self._misses
-        why, count = _why(last, before), len(self._misses)
+        why, count = why_missed(last, before), len(self._misses)
         tell(self.__name__, compiled, why, count)
         if count >= MANY and count & (count - 1) == 0:
             LOG.warning(
@@ -562,7 +553,7 @@ class Jitted:
             )
 
     def _lowered(self, key: _Key) -> Lowered:
-        layouts = self._layouts(key, self.mesh)
+        layouts = self._in_layouts.of(key.structure, key.specs, self.mesh)
 
         def arguments(values: Sequence[object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             args, kwargs = tree.unflatten(key.structure, iter(values))
@@ -578,82 +569,6 @@ class Jitted:
             auto=self._auto,
             peak_bytes=self._peak_bytes,
         )
-
-    def _layouts(self, key: _Key, mesh: Mesh) -> list[Layout | None]:
-        """Return where each leaf of the arguments lies: what in_layouts says, else what an Array has."""
-        shapes = [spec.shape for spec in key.specs]
-        args, kwargs = argument_structures(key.structure)
-        given: Any = self._in_layouts
-        own = [None if mesh.ranks_to_arrange else spec.layout for spec in key.specs]
-        if given is None:
-            return list(own)
-        if not is_layout(given) and not isinstance(given, dict | tuple | list):
-            raise UsageError(
-                f"in_layouts is {given!r:.40}: a layout, or one for each argument is right",
-                self._where,
-            )
-        if self._static or kwargs.children or isinstance(given, dict):
-            given = self._by_name(given, args, kwargs)
-        elif is_layout(given):
-            given = ((given,) * len(args.children), {})
-        else:
-            count = len(args.children)
-            left_out = self._left_out(self._names[count : len(given)])
-            given = tuple(given[:count] if left_out else given), {}
-        try:
-            found = spread_layouts(given, key.structure, shapes, mesh, "in_layouts")
-        except MeshweaveError as error:
-            raise error.told(self._named(error.message), self._where) from None
-        is_open = tree.broadcast_prefix(given, key.structure, is_layout, "in_layouts")
-        return [
-            None if said == AUTO else layout if one is None else one
-            for one, layout, said in zip(found, own, is_open)
-        ]
-
-    def _left_out(self, names: Sequence[str]) -> bool:
-        """Tell whether all of these arguments have defaults."""
-        parameters = self._signature.parameters
-        return bool(names) and all(
-            parameters[name].default is not inspect.Parameter.empty for name in names
-        )
-
-    def _named(self, message: str) -> str:
-        """Put the argument's name and number into an error about in_layouts, whose pytree is (positional, named)."""
-        names = self._dynamic
-
-        def place(found: re.Match[str]) -> str:
-            by_name, number, rest = found[1], found[2], found[3]
-            if number is None:
-                number = names.index(by_name) if by_name in names else by_name
-            name = by_name or (names[int(number)] if int(number) < len(names) else "")
-            return f"in_layouts[{number}]{rest}" + (f" (argument {name}{rest})" if name else "")
-
-        spread = r"in_layouts(?:\[1\]\['(\w+)'\]|\[0\]\[(\d+)\])([^:]*)"
-        return re.sub(spread, place, message, count=1).replace("in_layouts[0]:", "in_layouts:", 1)
-
-    def _by_name(
-        self, given: Any, args: tree.Container, kwargs: tree.Container
-    ) -> tuple[_Args, _Kwargs]:
-        """Return in_layouts for the positional and the named arguments of a call that names some."""
-        names = self._dynamic
-        if isinstance(given, dict):
-            unknown = [name for name in given if name not in names]
-            if unknown:
-                raise UsageError(
-                    f"in_layouts: {unknown} are no arguments: {', '.join(names)} are", self._where
-                )
-            given = tuple(given.get(name) for name in names)
-        elif is_layout(given):
-            given = (given,) * len(names)
-        if len(given) != len(names):
-            raise UsageError(
-                f"in_layouts: {len(given)} entries, {len(names)} are right ({', '.join(names)})",
-                self._where,
-            )
-        named = dict(zip(names, given))
-        return tuple(given[: len(args.children)]), {
-            name: named.get(name) for name in kwargs.keys or ()
-        }
 
 
 @dataclass(frozen=True)
@@ -681,58 +596,6 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _mesh(mesh: Mesh | str | None, ranks: int | None) -> Mesh:
-    """Return the mesh that arguments mean; for "auto" one whose axes are to be chosen."""
-    if mesh == AUTO:
-        if ranks is None:
-            raise UsageError('jit: mesh="auto" needs the number of ranks: ranks=4')
-        mesh = f"{AUTO}={ranks}"
-    elif ranks is not None:
-        raise UsageError(
-            f'jit: ranks={ranks} goes with mesh="auto": ({mesh or "one rank"}) is said'
-        )
-    if isinstance(mesh, str):
-        mesh = Mesh.parse(mesh)
-    if mesh is not None and not isinstance(mesh, Mesh):
-        raise UsageError(f"jit: mesh is a {type(mesh).__name__}, a Mesh or its text is right")
-    if mesh is not None and mesh.is_symbolic:
-        raise UsageError(f"jit: mesh ({mesh}) has a symbol for a size, a number is needed")
-    return mesh or Mesh()
-
-
-def _leaves_open(given: object) -> bool:
-    """Tell whether layouts, or a pytree of some, leave one to be chosen."""
-    if isinstance(given, dict | tuple | list):
-        return any(map(_leaves_open, given.values() if isinstance(given, dict) else given))
-    return isinstance(given, str) and given == AUTO
-
-
 def _where(function: Callable[..., Any]) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return "a function" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def _plans(hits: int, misses: int) -> str:
-    """Count the plans made since `search_info` had these counts: taken from other shapes, and searched."""
-    now = search_info()
-    reused, searched = now.hits - hits, now.misses - misses
-    if not reused + searched:
-        return ""
-    return f"; plans: {reused} from other shapes, {searched} searched"
-
-
-def _why(miss: _Miss, before: Sequence[_Miss]) -> str:
-    """Say what is new about a call."""
-    if not before:
-        return "the first call"
-    alike = [m for m in before if m.rest[:2] == miss.rest[:2] and len(m.specs) == len(miss.specs)]
-    if not alike:
-        same = any(m.rest[0] == miss.rest[0] for m in before)
-        return "other static arguments" if same else "arguments of another structure"
-    changes = [differences(miss.specs, m.specs, miss.names) for m in alike]
-    nearest = min(changes, key=len)
-    return (
-        "; ".join(nearest)
-        if nearest
-        else "other kernels or floats are chosen (mw.kernels, mw.default_float)"
-    )

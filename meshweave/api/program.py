@@ -4,7 +4,6 @@ program = meshweave.compile("block.mlir", mesh="dp=2, tp=2")
 (y,) = program(x, w1, w2)                # global NumPy arrays in, global NumPy arrays out
 """
 
-import gc
 import hashlib
 import os
 import time
@@ -19,11 +18,20 @@ import numpy as np
 
 from meshweave.api.callables.waiting import in_a_thread
 from meshweave.api.compiling.donations import Donations, donated_numbers
-from meshweave.api.compiling.rank_program import Progress, RankRecipe, silent, verified
+from meshweave.api.compiling.meshes import (
+    SMALL,
+    arrange,
+    axis_names,
+    check_mesh,
+    give_mesh,
+    mesh_of,
+    own_mesh,
+)
+from meshweave.api.compiling.rank_program import Progress, RankRecipe, collector_paused, silent
 from meshweave.api.progress import Bar
 from meshweave.bundle import Bundle, Port, numpy_dtype, port_bytes
 from meshweave.cache import cached, found
-from meshweave.errors import CompileError, MeshweaveError, UsageError
+from meshweave.errors import MeshweaveError, UsageError
 from meshweave.files.sources import Source, program_source
 from meshweave.hints.fast_paths import ALL, Choice, as_choice
 from meshweave.hints.keys import Hint
@@ -48,7 +56,6 @@ if TYPE_CHECKING:  # here, for what is read from the disk needs no compiler
 
 STAGES = len(GLOBAL_PASSES) + 4  # about how many `progress` is called with
 NONE_DONATED: Mapping[int, str] = MappingProxyType({})
-_SMALL = 1 << 16  # bytes of a program's text
 
 
 def compile(
@@ -101,12 +108,12 @@ def compile(
     >>> y.tolist()
     [0.0, 1.0, 2.0, 3.0]
     """
-    began, where = time.perf_counter(), _mesh(mesh)
+    began, where = time.perf_counter(), mesh_of(mesh)
     arranged = where is not None and where.ranks_to_arrange is not None
     auto = aim("auto" if arranged and layouts is None else layouts, objective)
     if current.current() is not None and (target or Goal.target) == Goal.target:
         source = source if isinstance(source, Source) else program_source(source, False)
-        on = where or _own_mesh(source)
+        on = where or own_mesh(source)
         engine = current.engine_of(engine or Goal.engine, on)
     goal = Goal.of(target, engine, chip)
     runs_on = engine_named(goal.engine, timeout=timeout, flight=flight)
@@ -162,7 +169,7 @@ def build(
         raise UsageError(
             f"source: a path or a program's text is needed, got {type(source).__name__}"
         )
-    where, choice, goal = _mesh(mesh), as_choice(kernels), Goal.of(target, engine, chip)
+    where, choice, goal = mesh_of(mesh), as_choice(kernels), Goal.of(target, engine, chip)
     given = donated_numbers(donate)
     hints = budget_hints(peak_bytes)
     if progress is not None:
@@ -319,7 +326,7 @@ def finished(text: str, name: str, goal: Goal) -> "Iterator[ir.Module]":
     from meshweave.ir.bindings import ir
     from meshweave.lowering.stages import check_engine
 
-    with lent_context(len(text) <= _SMALL) as ctx, ctx, ir.Location.unknown():
+    with lent_context(len(text) <= SMALL) as ctx, ctx, ir.Location.unknown():
         module = load_module(text, ctx, name)
         check_engine(module, goal.engine)
         yield module
@@ -361,7 +368,7 @@ def lowered(
     from meshweave.transforms.propagation.within_bytes import best_within, is_bounded
     from meshweave.transforms.slicing.apply import hint_whole
 
-    with _collector_paused(), lent_context(len(text) <= _SMALL) as ctx, ctx:
+    with collector_paused(), lent_context(len(text) <= SMALL) as ctx, ctx:
         module = load_module(text, ctx, name)
         with ir.Location.unknown():
             is_whole = stage_of(module) == GLOBAL
@@ -373,15 +380,15 @@ def lowered(
                     hint_whole(module, hints)
                 if whole:
                     forget_interfaces(module)
-                named = _axis_names(module)
-                placed = _placed(module, mesh)
+                named = axis_names(module)
+                placed = give_mesh(module, mesh)
                 if placed.ranks_to_arrange is not None:
                     auto = auto or PlacementGoal()
-                    placed = _arranged(module, placed, named, machine, auto)
+                    placed = arrange(module, placed, named, machine, auto)
                 if here:
                     check_ranks(engine, placed)
             else:
-                _check_mesh(module, mesh)
+                check_mesh(module, mesh)
                 if hints:
                     told = "; ".join(f"{hint.key} = {hint.value}" for hint in hints)
                     raise UsageError(
@@ -418,113 +425,6 @@ def aim(layouts: str | None, objective: str = "time") -> "PlacementGoal | None":
     if layouts is None and goal.is_bytes:
         raise UsageError(f'objective={objective!r:.60} goes with layouts="auto"')
     return None if layouts is None else goal
-
-
-def _axis_names(module: "ir.Module") -> tuple[str, ...]:
-    """Return the axes that layouts of a module may name."""
-    from meshweave.transforms.base import mesh_of_module
-
-    own = mesh_of_module(module)
-    return own.names if own is not None and own.ranks_to_arrange is None else ()
-
-
-def _arranged(
-    module: "ir.Module",
-    mesh: Mesh,
-    names: Sequence[str],
-    machine: "MachinePrices | None",
-    goal: "PlacementGoal",
-) -> Mesh:
-    """Give a module whose ranks are to be arranged the mesh on which it takes the least predicted time."""
-    from meshweave.plan.placement.prices import MachinePrices
-    from meshweave.transforms.propagation.place import arrange_ranks
-
-    residents = replace(goal, share=0.0)  # what fits beside them is found out behind it
-    chosen = arrange_ranks(module, mesh, machine or MachinePrices(), names, residents)
-    verified(module)
-    return chosen
-
-
-def _check_mesh(module: "ir.Module", mesh: Mesh | None) -> None:
-    """Raise UsageError where a program that is one rank's already is for another mesh."""
-    from meshweave.lowering.stages import mesh_text
-
-    own = mesh_text(module)
-    if mesh is not None and str(mesh) != str(Mesh.parse(own)):
-        raise UsageError(
-            f"the program is one rank's of mesh {own or 'of one rank'} already, not of {mesh}"
-        )
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: compiling makes few cycles, and looking for them takes a tenth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _mesh(mesh: "str | Mesh | None") -> Mesh | None:
-    """Return the mesh that an argument means. Raises UsageError if it is none."""
-    if mesh is None or isinstance(mesh, Mesh):
-        return mesh
-    if not isinstance(mesh, str):
-        raise UsageError(f"mesh: text or a Mesh is needed, got {type(mesh).__name__}")
-    try:
-        parsed = Mesh.parse(mesh)
-    except MeshweaveError as error:
-        raise UsageError(f"mesh: {error}") from None
-    if parsed.is_symbolic:
-        raise UsageError(f"mesh: {parsed} has a symbol for a size, a number is needed")
-    return parsed
-
-
-def _own_mesh(source: Source) -> Mesh:
-    """Return the mesh that a program is written for."""
-    from meshweave.dialects import lent_context
-    from meshweave.frontends.load import load_module
-    from meshweave.ir.bindings import ir
-    from meshweave.transforms.base import mesh_of_module
-
-    with lent_context(len(source.text) <= _SMALL) as ctx, ctx, ir.Location.unknown():
-        return mesh_of_module(load_module(source.text, ctx, source.name)) or Mesh()
-
-
-def _placed(module: "ir.Module", mesh: Mesh | None) -> Mesh:
-    """Set the module's mesh, or its sizes; a module without any gets `mesh`, by default that of one rank."""
-    from meshweave.ir.bindings import ir
-    from meshweave.ir.build import OpBuilder
-    from meshweave.ir.locations import location_text
-    from meshweave.transforms.base import mesh_of_module, mesh_op, set_mesh
-    from meshweave.transforms.propagation.specialize_mesh import SpecializeMesh
-
-    own = mesh_of_module(module)
-    if own is None:
-        at = ir.InsertionPoint.at_block_begin(module.body)
-        axes = ir.StringAttr.get(str(mesh or Mesh()))
-        b = OpBuilder(at, ir.Location.unknown())
-        b.op("dist.mesh", sym_name=ir.StringAttr.get("mesh"), axes=axes)
-        verified(module)  # the layouts that it has, against a mesh that nobody has looked at yet
-        return mesh or Mesh()
-    where = location_text(mesh_op(module))
-    if mesh is not None and mesh.ranks_to_arrange is not None:
-        set_mesh(module, mesh)
-        return mesh
-    if mesh is None and own.is_symbolic:
-        raise CompileError(f"mesh ({own}) has symbolic sizes: say which mesh to compile for", where)
-    if mesh is None:
-        return own
-    if not mesh.axes:
-        raise CompileError(
-            f"the program needs axes {', '.join(own.names)}, the mesh given has none", where
-        )
-    SpecializeMesh(mesh=str(mesh)).run(module)
-    verified(module)
-    return mesh
 
 
 @dataclass

@@ -1,6 +1,8 @@
 """Make the program of one rank of a module: the passes of a target, the checks, then buffers."""
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -226,3 +228,15 @@ def verified(module: "ir.Module") -> None:
         module.operation.verify()
     except ir.MLIRError as error:
         raise compile_error(error) from None
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector: compiling makes few cycles, and looking for them takes a tenth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
