@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 Decomposition = Callable[..., Any]
 
@@ -19,18 +18,6 @@ def decompositions() -> dict[object, Decomposition]:
         aten.angle.default: _angle,
         aten.addbmm.default: _addbmm,
     }
-
-
-def by_floats(op: OpOverload, computed: Decomposition) -> Decomposition:
-    """Return what pools integers by the op on f64, which holds those of 53 bits, and floats as `computed` does."""
-
-    def pooled(x: Tensor, *settings: Any, **options: Any) -> Any:
-        if x.is_floating_point():
-            return computed(x, *settings, **options)
-        made, places = op(x.double(), *settings, **options)
-        return made.to(x.dtype), places
-
-    return pooled
 
 
 def _pow(x: Tensor, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Decompose ops on the order of elements: sorts, medians, places among edges, running extremes."""
+"""Decompose ops on the order of elements: sorts, medians, places among edges, extremes of two."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from meshweave.frontends.torch.decompositions.halves import wide
-from meshweave.frontends.torch.decompositions.plain import Combine, shifted
+from meshweave.frontends.torch.decompositions.running import of_rows
 
 
 def decompositions() -> dict[object, Callable[..., object]]:
@@ -16,18 +16,16 @@ def decompositions() -> dict[object, Callable[..., object]]:
     aten = torch.ops.aten
     return {
         aten.nanmedian.default: lambda x: _nanmedian(x.reshape(-1), 0)[0],
-        aten.nanmedian.dim: _of_rows(_nanmedian),
+        aten.nanmedian.dim: of_rows(_nanmedian),
         aten.searchsorted.Tensor: _searchsorted,
-        aten.cummax.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.ge)),
-        aten.cummin.default: _of_rows(lambda x, dim: _extremes(x, dim, torch.le)),
         aten.sort.stable: lambda x, *, stable=None, dim=-1, descending=False: torch.sort(
             x, dim, descending
         ),
         aten.topk.default: lambda x, k, dim=-1, largest=True, sorted=True: (
             NotImplemented if sorted else torch.topk(x, k, dim, largest)
         ),
-        aten.kthvalue.default: _of_rows(_kthvalue),
-        aten.median.dim: _of_rows(_median_along),
+        aten.kthvalue.default: of_rows(_kthvalue),
+        aten.median.dim: of_rows(_median_along),
         aten.median.default: lambda x: _median_along(x.reshape(-1), 0)[0],
         aten.eq.Tensor: _equal,
         aten.isclose.default: _isclose,
@@ -39,15 +37,15 @@ def decompositions() -> dict[object, Callable[..., object]]:
         aten.clamp_max.Tensor: lambda x, high: _clamp(x, None, high),
         aten.amax.default: _of_no_dims,
         aten.amin.default: _of_no_dims,
-        aten.maximum.default: lambda x, y: _extreme(x, y, True),
-        aten.minimum.default: lambda x, y: _extreme(x, y, False),
+        aten.maximum.default: lambda x, y: _extreme_of_two(x, y, True),
+        aten.minimum.default: lambda x, y: _extreme_of_two(x, y, False),
         aten.argmax.default: lambda *args, **how: _place(True, *args, **how),
         aten.argmin.default: lambda *args, **how: _place(False, *args, **how),
         aten.hardtanh.default: lambda x, low=-1.0, high=1.0: _clamp(x, low, high),
         aten.relu6.default: lambda x: _clamp(x, 0.0, 6.0),
         aten.hardsigmoid.default: _hardsigmoid,
-        aten.max.dim: _of_rows(partial(_extreme_and_place, True)),
-        aten.min.dim: _of_rows(partial(_extreme_and_place, False)),
+        aten.max.dim: of_rows(partial(_extreme_and_place, True)),
+        aten.min.dim: of_rows(partial(_extreme_and_place, False)),
     }
 
 
@@ -95,7 +93,7 @@ torch.library.define("meshweave::extreme", "(Tensor a, Tensor b, bool largest) -
 torch.library.register_fake("meshweave::extreme", lambda a, b, largest: a.new_empty(a.shape))
 
 
-def _extreme(x: Tensor, y: Tensor, largest: bool) -> Tensor:
+def _extreme_of_two(x: Tensor, y: Tensor, largest: bool) -> Tensor:
     """Choose the larger or the smaller of two floats; a NaN on either side, of which upstream keeps one of them."""
     kind = torch.result_type(x, y)
     if not kind.is_floating_point:
@@ -169,34 +167,6 @@ def _searchsorted(
 
 
 _FEW_EDGES = 64
-
-
-def _of_rows(op: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return an op that gives elements along a dim and their places, for tensors without dims too."""
-
-    def computed(x: Tensor, *args: object, **options: object) -> tuple[Tensor, Tensor]:
-        if not x.dim():
-            return x.clone(), torch.zeros_like(x, dtype=torch.int64)
-        return op(x, *args, **options)
-
-    return computed
-
-
-def _extremes(x: Tensor, dim: int, better: Combine) -> tuple[Tensor, Tensor]:
-    """Return the largest (or smallest) element so far and its place: the last of equal ones, as in torch. NaN wins."""
-    size = x.shape[dim]
-    shape = [size if d == dim % x.dim() else 1 for d in range(x.dim())]
-    places = torch.arange(size).reshape(shape).expand(x.shape)
-    step, values = 1, x
-    while step < size:
-        before = shifted(values, dim, step, 0)
-        earlier = shifted(places, dim, step, -1)
-        keeps = better(values, before) | (earlier < 0)
-        if x.is_floating_point():
-            keeps = keeps | (values != values)
-        values, places = torch.where(keeps, values, before), torch.where(keeps, places, earlier)
-        step *= 2
-    return values, places
 
 
 def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ Each function takes and returns what torch's op does, NaNs and signed zeros too.
 op as it is.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from meshweave.frontends.torch.decompositions.halves import HALVES, rounded_once, wide, wide_product
-from meshweave.frontends.torch.decompositions.integers import by_floats, scattered_means
+from meshweave.frontends.torch.decompositions.integers import scattered_means
+from meshweave.frontends.torch.decompositions.ways import first_of
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 
@@ -42,7 +42,7 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.scatter.src: _from_the_front(aten.scatter.src),
         aten.scatter.value: _from_the_front(aten.scatter.value),
         **{
-            op: _first_of(scattered_means, rounded_once(op), _from_the_front(op))
+            op: first_of(scattered_means, rounded_once(op), _from_the_front(op))
             for op in _sums_at_places()
         },
         aten.index_add.default: _index_add,
@@ -69,29 +69,13 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.var.correction: lambda *args, **options: _var_mean(*args, **options)[0],
         aten.var_mean.correction: _var_mean,
         aten.native_group_norm.default: _group_norm,
-        aten.max_pool3d_with_indices.default: by_floats(
-            aten.max_pool3d_with_indices.default, _max_pool
-        ),
-        aten.max_pool2d_with_indices.default: by_floats(
-            aten.max_pool2d_with_indices.default,
-            _batched(aten.max_pool2d_with_indices.default, 4),
-        ),
-        aten.avg_pool1d.default: _pooled(aten.avg_pool1d.default, 3),
-        aten.avg_pool2d.default: _pooled(aten.avg_pool2d.default, 4),
-        aten.avg_pool3d.default: _pooled(aten.avg_pool3d.default, 5),
         aten.elu.default: rounded_once(aten.elu.default),
         aten.linalg_vector_norm.default: rounded_once(aten.linalg_vector_norm.default),
-        aten.adaptive_max_pool1d.default: _adaptive_max_pool,
-        aten.adaptive_max_pool2d.default: _adaptive_max_pool,
-        aten.adaptive_max_pool3d.default: _adaptive_max_pool,
-        aten.cumsum.default: _cumulative(aten.cumsum.default),
-        aten.cumprod.default: _cumulative(aten.cumprod.default),
-        aten.logcumsumexp.default: _logcumsumexp,
         aten.nll_loss_backward.default: _nll_loss_backward,
         aten.nll_loss2d_backward.default: _nll_loss_backward,
-        **{op: _first_of(_wider(op), _by_number(op)) for op in _int8_ops()},
-        **{op: _first_of(_floored, _wider(op), _by_number(op)) for op in _floor_divisions()},
-        aten.fmod.Tensor: _first_of(_left, _wider(aten.fmod.Tensor)),
+        **{op: first_of(_wider(op), _by_number(op)) for op in _int8_ops()},
+        **{op: first_of(_floored, _wider(op), _by_number(op)) for op in _floor_divisions()},
+        aten.fmod.Tensor: first_of(_left, _wider(aten.fmod.Tensor)),
         aten.leaky_relu.default: lambda x, slope=0.01: _by_number(aten.leaky_relu.default)(
             x, slope
         ),
@@ -307,16 +291,6 @@ _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 _MULTIPLIED = ("mul", "div", "leaky_relu")
 
 
-def _first_of(*ways: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Try one decomposition after the other."""
-
-    def computed(*args: object, **options: object) -> Tensor:
-        found = (way(*args, **options) for way in ways)
-        return next((each for each in found if each is not NotImplemented), NotImplemented)
-
-    return computed
-
-
 # Moves
 
 
@@ -502,134 +476,3 @@ def _group_norm(
         out = out + bias.reshape(1, groups, c // groups, 1)
     kind = x.dtype
     return out.reshape(x.shape).to(kind), mean.reshape(n, groups), inverse.reshape(n, groups)
-
-
-def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the largest element of each window, and its place.
-
-    Window i of n along a dim of size s is floor(i s / n) to ceil((i + 1) s / n), of which upstream does only those of
-    one size. Here a shorter one takes its last element again, which changes no maximum.
-    """
-    ndim = len(output_size)
-    sizes, first = x.shape[-ndim:], x.dim() - ndim
-    places = []
-    for d, (size, count) in enumerate(zip(sizes, output_size)):
-        longest = max(-(-(i + 1) * size // count) - i * size // count for i in range(count))
-        window = torch.arange(count).unsqueeze(-1)
-        last = torch.div((window + 1) * size - 1, count, rounding_mode="floor")
-        start = torch.div(window * size, count, rounding_mode="floor")
-        places.append(torch.minimum(start + torch.arange(longest), last))
-        dim = first + 2 * d  # each dim before it is two by now: the window, and the place in it
-        x = x.index_select(dim, places[-1].reshape(-1)).unflatten(dim, (count, longest))
-    outer, inner = range(first, x.dim(), 2), range(first + 1, x.dim(), 2)
-    x = x.permute(*range(first), *outer, *inner).flatten(first + ndim)
-    flat = torch.zeros(1, dtype=torch.int64)
-    for d, (place, size) in enumerate(zip(places, sizes)):
-        shape = [1] * (2 * ndim)
-        shape[d], shape[ndim + d] = place.shape
-        flat = flat * size + place.reshape(shape)
-    flat = flat.flatten(ndim).expand(x.shape)
-    best = torch.argmax(x, -1, keepdim=True)
-    return torch.amax(x, -1), torch.gather(flat, -1, best).squeeze(-1)
-
-
-def _pooled(op: OpOverload, rank: int) -> Callable[..., Any]:
-    return _first_of(rounded_once(op), _batched(op, rank))
-
-
-def _batched(op: OpOverload, rank: int) -> Callable[..., Any]:
-    """Give an image without a batch one: upstream's lowering fails on it, or ends the process."""
-
-    def batched(x: Tensor, *settings: Any, **options: Any) -> Any:
-        if x.dim() == rank:
-            return NotImplemented
-        made = op(x.unsqueeze(0), *settings, **options)
-        return [m.squeeze(0) for m in made] if isinstance(made, tuple) else made.squeeze(0)
-
-    return batched
-
-
-def _max_pool(
-    x: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Return the largest element of each window of three dims, and its place: upstream's lowering ends the process."""
-    kernel, low, far = (_thrice(numbers) for numbers in (kernel_size, padding, dilation))
-    step = _thrice(stride) if len(stride) else kernel
-    sizes = x.shape[-3:]
-    spans = [d * (k - 1) + 1 for k, d in zip(kernel, far)]
-    counts = []
-    for size, span, s, p in zip(sizes, spans, step, low):
-        reach = size + 2 * p - span
-        count = (-(-reach // s) if ceil_mode else reach // s) + 1
-        counts.append(count - (ceil_mode and (count - 1) * s >= size + p))  # none begins beyond
-    pads = [
-        (p, max(0, (n - 1) * s + span - size - p))
-        for n, s, span, size, p in zip(counts, step, spans, sizes, low)
-    ]
-    wide = torch.nn.functional.pad(x, [n for pair in reversed(pads) for n in pair], value=-math.inf)
-    parts = []
-    for offsets in itertools.product(*map(range, kernel)):
-        part = wide
-        for dim, (offset, d, s, n) in enumerate(zip(offsets, far, step, counts)):
-            begin = offset * d
-            index: list[Any] = [..., *([slice(None)] * 3)]
-            index[1 + dim] = slice(begin, begin + (n - 1) * s + 1, s)
-            part = part[tuple(index)]
-        parts.append(part)
-    windows = torch.stack(parts)
-    largest, rest = torch.amax(windows, 0), torch.argmax(windows, 0)
-    flat, inner = torch.zeros(1, dtype=torch.int64), []
-    for k in reversed(kernel):
-        inner.append(rest % k)
-        rest = torch.div(rest, k, rounding_mode="floor")
-    for dim, place in enumerate(reversed(inner)):
-        begin = torch.arange(counts[dim]).reshape(-1, *[1] * (2 - dim)) * step[dim] - low[dim]
-        # Of nothing but -inf torch takes the first place that is no padding.
-        first = torch.div(far[dim] - 1 - begin.clamp(max=0), far[dim], rounding_mode="floor")
-        place = torch.where(largest == -math.inf, first, place)
-        flat = flat * sizes[dim] + begin + place * far[dim]
-    return largest, flat
-
-
-def _thrice(numbers: Sequence[int]) -> list[int]:
-    return list(numbers) * (3 if len(numbers) == 1 else 1)
-
-
-# In order along a dim
-
-
-def _cumulative(op: OpOverload) -> Callable[..., Tensor]:
-    """Compute a cumulative op as torch does: in a wider type than the elements, rounded at the end."""
-    wider = {**dict.fromkeys(HALVES, torch.float32), torch.float32: torch.float64}
-
-    def cumulate(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-        kind = dtype or (x.dtype if x.is_floating_point() else torch.int64)
-        if not x.dim():
-            return x.to(kind)
-        computed = wider.get(kind, kind)
-        if computed == x.dtype:
-            return NotImplemented
-        return op(x.to(kind).to(computed), dim).to(kind)
-
-    return cumulate
-
-
-def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    """Combine the first 1, 2, ... elements along a dim, in log2(size) rounds."""
-    step = 1
-    while x.dim() and step < x.shape[dim]:
-        x = torch.logaddexp(shifted(x, dim, step, -math.inf), x)
-        step *= 2
-    return x
-
-
-def shifted(x: Tensor, dim: int, step: int, fill: float) -> Tensor:
-    """Move x towards larger places along a dim, with `fill` before it."""
-    kept = x.narrow(dim, 0, x.shape[dim] - step)
-    behind = x.dim() - 1 - dim % x.dim()
-    return torch.constant_pad_nd(kept, [0, 0] * behind + [step, 0], fill)

@@ -19,7 +19,9 @@ from meshweave.frontends.torch.decompositions import (
     matrices,
     orders,
     plain,
+    pools,
     quantized,
+    running,
     special,
 )
 from meshweave.frontends.torch.decompositions.halves import rounded_once, wide, wide_product
@@ -31,6 +33,7 @@ def decompositions(
     """Return the decompositions by op: upstream's table with our own."""
     aten = torch.ops.aten
     table = {**upstream, **plain.decompositions(), **lapack.decompositions()}
+    table |= pools.decompositions() | running.decompositions()
     table |= integers.decompositions()
     table |= matrices.decompositions() | special.decompositions() | foreach.decompositions()
     table |= (
