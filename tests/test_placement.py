@@ -412,6 +412,25 @@ def test_a_bound_that_nothing_fits_in_names_the_least_possible() -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_the_fewest_bytes_are_tried_before_a_bound_is_refused() -> None:
+    """Buffers of 20 bytes take 64 each: by the model two of them are within the bound."""
+    text = """"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+    func.func public @main(%a: tensor<3xf32> {dist.layout = #dist.layout<"[_]">}, %b: tensor<5x1xf32>
+      {dist.layout = #dist.layout<"[_, _]">}) -> (tensor<3x1xf32> {dist.layout = #dist.layout<"[x, _]">},
+      tensor<1x5xf32> {dist.layout = #dist.layout<"[_, _] +max(x)">}) {
+      %e = tensor.empty() : tensor<1x5xf32>
+      %0 = linalg.transpose ins(%b : tensor<5x1xf32>) outs(%e : tensor<1x5xf32>) permutation = [1, 0]
+      %1 = tensor.expand_shape %a [[0, 1]] output_shape [3, 1] : tensor<3xf32> into tensor<3x1xf32>
+      return %1, %0 : tensor<3x1xf32>, tensor<1x5xf32>
+    }"""
+    a, b = np.arange(3, dtype=np.float32), np.arange(5, dtype=np.float32)[:, None]
+    with meshweave.compile(text, layouts="auto", peak_bytes=169) as program:
+        assert program.peak_bytes <= 169
+        first, second = program(a, b)
+    np.testing.assert_array_equal(first, a[:, None])
+    np.testing.assert_array_equal(second, b.T)
+
+
 def test_the_fewest_bytes_are_chosen_within_a_time() -> None:
     taken = {}
     for objective in ("time", "bytes", "bytes within 1"):

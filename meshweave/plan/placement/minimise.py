@@ -39,6 +39,12 @@ MOST_VISITED = 1 << 22
 SHARE, STEP = 0.1, 3.0
 """Of the gap, the part above the bound in which choices are tried at first; and how that changes from turn to turn."""
 
+CLOSEST = 4
+"""Choices of a variable among which better ones are looked for: so many near the bound, and near the best choices."""
+
+ROUNDS = 2
+"""Rounds in which that is done, at most, in a turn."""
+
 SHRUNK = 0.5
 """Share of entries of tables that is left when choices that are out of question are taken out of them."""
 
@@ -85,13 +91,13 @@ class _Search:
     """Close in on the best choices of a relaxation: near its bound they are found exactly.
 
     kept: the choices that the relaxation still has. bound: no choices cost less, as far as is proven.
-    share: the part of the gap above the bound in which choices are tried.
+    share: the part of the gap above the bound in which choices are tried. closest: see CLOSEST.
     """
 
     def __init__(self, relaxed: Relaxation, most: int) -> None:
         self.relaxed, self.most = relaxed, most
         self.kept: list[Places] = [np.arange(n) for n in relaxed.sizes]
-        self.bound, self.share = relaxed.bound, SHARE
+        self.bound, self.share, self.closest = relaxed.bound, SHARE, CLOSEST
 
     @property
     def picks(self) -> list[int]:
@@ -105,6 +111,8 @@ class _Search:
             for _ in range(SWEEPS):
                 self.relaxed.sweep()
             self.relaxed.guess()
+            if self.relaxed.entries > self.most:  # sweeps take longer
+                self._descend()
             low, cost = self.relaxed.bound, self.relaxed.cost
             self.bound = max(self.bound, min(low, cost))
             found = self._tried(low + self.share * max(0.0, cost - low))
@@ -120,15 +128,33 @@ class _Search:
 
         All others cost more, so the level is a bound where nothing is found below it.
         """
-        relaxed = self.relaxed
-        places = relaxed.beside_at_most(level)
-        work = Elimination([len(p) for p in places], relaxed.terms(places))
+        found = self._best_among(self.relaxed.beside_at_most(level))
+        if found:
+            self.bound = max(self.bound, min(level, self.relaxed.cost))
+        return found
+
+    def _best_among(self, places: Sequence[Places]) -> bool:
+        """Find the best of some choices of each variable, if that takes no large tables."""
+        work = Elimination([len(p) for p in places], self.relaxed.terms(places))
         if not _finished(work, self.most):
             return False
         picks = [p[i] for p, i in zip(places, work.decoded({}))]
-        relaxed.offer(np.array(picks, np.intp))
-        self.bound = max(self.bound, min(level, relaxed.cost))
+        self.relaxed.offer(np.array(picks, np.intp))
         return True
+
+    def _descend(self) -> None:
+        """Better the best choices, as long as the best of a few of each variable, found exactly, are better."""
+        relaxed = self.relaxed
+        for _ in range(ROUNDS):
+            before, rows = relaxed.cost, zip(relaxed.beside, relaxed.beside_picks(), relaxed.picks)
+            near = [
+                [row.argsort(kind="stable")[: self.closest] for row in both] + [[p]]
+                for *both, p in rows
+            ]
+            if not self._best_among([np.unique(np.concatenate(found)) for found in near]):
+                self.closest = max(1, self.closest - 1)
+            elif relaxed.cost >= before - EXACT * abs(before):
+                return
 
     def _shrink(self) -> None:
         """Take choices out that no better ones have, if these are many."""

@@ -140,6 +140,17 @@ class Relaxation:
             picks[v] = row.argmin()
         self.offer(picks)
 
+    def beside_picks(self) -> list[Numbers]:
+        """Return what each choice of a variable costs where all others have the best ones, less what stays."""
+        found = []
+        for v, row in enumerate(self.own):
+            for side in (self.before[v], self.behind[v]):
+                rows = side.starts + self.picks[side.others]
+                given = self.given[side.into[rows]]
+                row = row + (side.tables[rows] + side.out + given[:, None]).sum(axis=0)
+            found.append(row)
+        return found
+
     def offer(self, picks: Places) -> None:
         """Take choices, if they are the best so far."""
         cost = self.bound

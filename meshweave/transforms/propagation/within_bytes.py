@@ -3,7 +3,8 @@
 Two placements are tried: the fastest one whose arguments and results leave room, and the fastest one that leaves room
 for what is alive between them too. What is left of the bound goes to `hint-budget` and `hint-recompute`, which measure
 by the lowering itself. The one that takes least together, with what runs again, is kept; no placement within the bound
-takes less than the first one alone, so the gap is known.
+takes less than the first one alone, so the gap is known. Where neither is within the bound the one of the fewest bytes
+is tried: bytes between are counted by a model, which may be wrong by what buffers are rounded up to.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from meshweave.transforms.propagation.place import PLACEMENT, whole_budget
 from meshweave.transforms.slicing.ledger import read_ledger
 from meshweave.transforms.slicing.works import price_of
 
-SHARES = (0.0, 1.0)
-"""Of the bytes between arguments and results how much a placement leaves room for."""
+GOALS = (PlacementGoal(share=0.0), PlacementGoal(share=1.0), PlacementGoal(is_bytes=True))
+"""What is placed for: no room for bytes between arguments and results, room for all, and the fewest bytes."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +52,25 @@ def best_within(
     """Return what `make` returned for the placement that takes the least predicted time.
 
     make: places a module for a goal, which leaves room for a share of the bytes in between, and lowers it: the program
-    of one rank, and what it is lowered to. Raises what it raises for the last share where none is within the bound.
+    of one rank, and what it is lowered to. Raises what it raised first for a placement where none is within the bound.
     """
     found: list[_Attempt] = []
     failed: MeshweaveError | None = None
     bound = 0.0
-    for share in SHARES:
+    for goal in GOALS:
+        if goal.is_bytes and found:
+            break
         trial = copied(module)
         try:
-            placed, made = make(trial, PlacementGoal(share=share))
+            placed, made = make(trial, goal)
         except CompileError as error:
             is_placed = PLACEMENT in trial.operation.attributes
-            if not is_placed and not share:
+            if not is_placed and not goal.share:
                 raise  # arguments and results alone are too large
             failed = failed or (_in_all(error, trial) if is_placed else error)
             continue
         found.append(_looked_at(placed, made, machine))
-        bound = found[0].bound if not share else bound
+        bound = bound if goal.share else found[0].bound
         if found[-1].is_whole:
             break
     if not found:
