@@ -8,7 +8,7 @@ from itertools import count
 from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
-from meshweave.ir.expressions import Apply, Argument, Body, Scalar, needed
+from meshweave.ir.expressions import Apply, Argument, Body, Gather, Scalar, needed
 from meshweave.verification.said import AttributeTexts
 from meshweave.verification.terms.arith import COMBINES, kind_of
 
@@ -69,6 +69,11 @@ class ReadBody:
         return [k for k, node in enumerate(self.body.nodes) if isinstance(node, Scalar)]
 
     @cached_property
+    def looks_around(self) -> bool:
+        """Tell whether it reads values from around the op: numbers, or elements of tensors."""
+        return any(isinstance(node, (Scalar, Gather)) for node in self.body.nodes)
+
+    @cached_property
     def all(self) -> list[int]:
         """Return the nodes that results are computed from, in order."""
         return sorted(needed(self.body.nodes, self.body.results))
@@ -109,22 +114,24 @@ def written(block: ir.Block, outer: list[ir.Value]) -> tuple[Hashable, ...] | No
     for view in block.operations:
         op = view.operation
         name = op.name
-        key.append(name)
-        for value in op.operands:
-            number = numbers.get(value)
-            if number is None:
-                outer.append(value)
-                number = numbers[value] = -len(outer)
-            key.append(number)
+        try:
+            reads = tuple(map(numbers.__getitem__, op.operands))
+        except KeyError:
+            for value in op.operands:
+                if value not in numbers:
+                    outer.append(value)
+                    numbers[value] = -len(outer)
+            reads = tuple(map(numbers.__getitem__, op.operands))
         if name in _ENDS:
+            key += name, reads
             return tuple(key)
         results, attributes = op.results, op.attributes
         if len(results) != 1 or not _has_no_regions(name):
             return None
-        for said in attributes:
-            key += said, attributes[said]
         result = results[0]
-        key.append(result.type)
+        key += name, reads, result.type
+        if len(attributes):
+            key += [(said, attributes[said]) for said in attributes]
         numbers[result] = len(numbers)
     return None
 

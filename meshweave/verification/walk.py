@@ -6,7 +6,7 @@ The same walk reads whole programs and those of one rank: what a rank sees diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -68,6 +68,7 @@ class ProgramWalk:
     spelled: list[ir.Module] = field(default_factory=list)  # what ops stand for, written out
     _read: dict[Hashable, ReadCall] = field(default_factory=dict)
     _last: dict[Hashable, tuple[list[Term], ReadCall]] = field(default_factory=dict)
+    _made: dict[ir.Operation, tuple[list[Term], Sequence[Term]]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -165,7 +166,11 @@ class ProgramWalk:
                 type_ = result.type
                 kind = shapes[result] = known.get(type_) or self.said.shape(type_)
                 if 0 not in kind[0]:
-                    made: Sequence[Term] = _handler(name)(self, op)
+                    made: Sequence[Term]
+                    if self.depth and _is_of_operands(name):
+                        made = self.again(op, op.operands, partial(_handler(name), self, op))
+                    else:
+                        made = _handler(name)(self, op)
                     break
             else:  # tensors without elements only
                 made = [self.terms.undefined(self.shape(r)[1]) for r in results]
@@ -176,6 +181,22 @@ class ProgramWalk:
             self.views[results[0]] = made[0]
         else:
             self.views.update(zip(results, made))
+
+    def again(
+        self, op: ir.Operation, operands: Iterable[ir.Value], read: Callable[[], Sequence[Term]]
+    ) -> Sequence[Term]:
+        """Return what an op in a loop or a function makes of its operands, and of nothing else.
+
+        The body of a loop is read until what it carries stays in its form. An op that none of this reaches finds the
+        same values as in the reading before, and gives the same.
+        """
+        given = list(map(self.views.__getitem__, operands))
+        last = self._made.get(op)
+        if last is not None and last[0] == given:
+            return last[1]
+        made = read()
+        self._made[op] = given, made
+        return made
 
     def unknown(self, op: ir.Operation, reason: str, result: ir.Value) -> Term:
         """Return a value of which nothing is known, and remember why."""
@@ -256,6 +277,20 @@ _ENDS = (
 def _handler(name: str) -> Handler:
     """Return what reads ops of a name: that of the name itself, or of its dialect."""
     return HANDLERS.get(name) or HANDLERS.get(f"{name.partition('.')[0]}.", _not_known)
+
+
+_OF_OPERANDS = (
+    *("tensor.collapse_shape", "tensor.concat", "tensor.expand_shape", "tensor.extract"),
+    *("tensor.extract_slice", "tensor.insert", "tensor.insert_slice"),
+    *("dist.all_gather", "dist.all_reduce", "dist.all_slice", "dist.all_to_all"),
+    *("dist.axis_index", "dist.exchange", "dist.permute", "dist.reduce_scatter"),
+)
+"""Ops without regions, whose results are functions of their operands; so are all scalar ops."""
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_of_operands(name: str) -> bool:
+    return name in _OF_OPERANDS or name.startswith(("arith.", "math.", "complex."))
 
 
 def _not_known(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:

@@ -46,6 +46,19 @@ def test_other_values_have_no_one_form() -> None:
     assert in_one_form(terms, one, one) is None
 
 
+def test_a_place_that_one_of_them_does_not_read_tells_them_apart() -> None:
+    """So nothing is written anew: numbers in the place of numbers do not make them the same."""
+    terms = Terms(100, apply)
+    one, _ = products(terms)
+    q, k = [terms.put(Node("argument", (n,), (), "f32"), (4,)) for n in range(2)]
+    i = of_var(Var("i", "0", 4))
+    reads = [terms.view(q, [i], (None,)), terms.view(k, [Expr(0)], (None,))]
+    other = terms.apply("arith.mulf", (), "f32", reads)
+    before = len(terms.nodes)
+    assert in_one_form(terms, one, other) is None
+    assert len(terms.nodes) == before
+
+
 def test_long_chains_end() -> None:
     """A program of thousands of ops behind each other is looked into as far as the limit."""
     terms = Terms(10_000, apply)

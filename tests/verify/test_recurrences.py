@@ -1,5 +1,8 @@
 """Trips of a loop that are alike are one term, however many there are, and those of another loop are another one."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import pytest
 from depth import some
 from verify import loops
@@ -9,8 +12,10 @@ from verify.pairs import compared, mesh
 from meshweave.dialects import lent_context
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
+from meshweave.verification import walk
 from meshweave.verification.answer import Answer
 from meshweave.verification.check import verify
+from meshweave.verification.terms.terms import Term
 
 PROGRAMS = loops.traced()
 LOOP = """
@@ -41,6 +46,28 @@ func.func @main(%a: tensor<{n}x6xf32> {{dist.layout = #dist.layout<"[x, _]">}}, 
   return {results} : tensor<{n}x6xf32>, tensor<{n}x6xf32>
 }}
 """
+TAKEN = """
+func.func @main(%w: tensor<6xf32>) -> tensor<6xf32> {{
+  %begin = arith.constant 0 : index
+  %end = arith.constant 90 : index
+  %step = arith.constant 1 : index
+  %zero = arith.constant dense<0.0> : tensor<6xf32>
+  %r:2 = scf.for %t = %begin to %end step %step iter_args(%s = %w, %k = %w)
+      -> (tensor<6xf32>, tensor<6xf32>) {{
+    %e = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>], iterator_types = ["parallel"]}}
+        outs(%zero : tensor<6xf32>) {{
+    ^bb0(%o: f32):
+      %i = linalg.index 0 : index
+      %v = tensor.extract {of}[%i] : tensor<6xf32>
+      linalg.yield %v : f32
+    }} -> tensor<6xf32>
+    %p = arith.addf %s, %e : tensor<6xf32>
+    %n = math.sin %k : tensor<6xf32>
+    scf.yield %p, %n : tensor<6xf32>, tensor<6xf32>
+  }}
+  return %r#0 : tensor<6xf32>
+}}
+"""
 RIGHT = {
     "begin": 0,
     "end": 90,
@@ -58,9 +85,40 @@ def said(wrong: dict[str, object], most: int = 600, axes: str = "x=2") -> Answer
     """What is found of a rank's program with a loop in which some things are otherwise."""
     whole = mesh(axes) + LOOP.format(n=8, **RIGHT)
     local = mesh(axes) + LOOP.format(n=4, **(RIGHT | wrong))
+    return _found(whole, local, most)
+
+
+def _found(whole: str, local: str, most: int = 600) -> Answer:
     with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
         modules = [parse_module(text, ctx, "loop") for text in (whole, local)]
         return verify(*modules, most=most, again=False)
+
+
+def test_what_nothing_carried_reaches_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body is read twice in each program."""
+    made: Counter[str] = Counter()
+    handler = walk._handler
+
+    def counted(name: str) -> walk.Handler:
+        def read(program: walk.ProgramWalk, op: ir.Operation) -> Sequence[Term]:
+            made[name] += 1
+            return handler(name)(program, op)
+
+        return read
+
+    monkeypatch.setattr(walk, "_handler", counted)
+    loop = LOOP.replace("extract_slice %k", "extract_slice %w")
+    whole, local = [mesh("x=2") + loop.format(n=n, **RIGHT) for n in (8, 4)]
+    assert _found(whole, local).status == 0
+    assert (made["tensor.extract_slice"], made["arith.addf"]) == (2, 4)
+
+
+def test_a_body_that_looks_around_is_read_again() -> None:
+    """Both tensors begin as the same one."""
+    one, other = [mesh("x=2") + TAKEN.format(of=of) for of in ("%s", "%k")]
+    assert _found(one, one).status == _found(other, other).status == 0
+    assert not _found(one, other).proven
+    assert not _found(other, one).proven
 
 
 def test_trips_that_are_alike_take_one_term() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from meshweave.verification.terms.indices import (
     times,
 )
 from meshweave.verification.terms.pieces import concat
-from meshweave.verification.terms.ranks import Placing, index_var
+from meshweave.verification.terms.ranks import Placing, index_var, placing_of
 from meshweave.verification.terms.reductions.reduce import reduce
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.terms import Guard, Term, view_variables
@@ -165,23 +166,26 @@ def moved_between(
     """
     if 0 in shape:
         return walk.terms.undefined(walk.terms.type_of(view))
-    old, new = Placing(walk.ranks, source, shape), Placing(walk.ranks, target, shape)
-    _check_moves(walk, old, new, names)
+    old, new = placing_of(walk.ranks, source, shape), placing_of(walk.ranks, target, shape)
+    other = _other_axis(old, new, tuple(names))
+    if other:
+        raise NotReadError(f"an exchange along axis {other}, which it does not name")
     return part_of(walk, as_whole(walk, view, old, names), new)
 
 
-def _check_moves(walk: ProgramWalk, old: Placing, new: Placing, names: Sequence[str]) -> None:
-    """Raise NotReadError where an element would come along other axes than those."""
-    places = {index_var(d, n): e for d, (n, e) in enumerate(zip(old.shape, new.indices))}
-    owner = old.owner({d: of_var(index_var(d, n)) for d, n in enumerate(old.shape)}) or {}
-    for var, value in owner.items():
+@lru_cache(maxsize=1 << 10)
+def _other_axis(old: Placing, new: Placing, names: tuple[str, ...]) -> str:
+    """Return an axis along which an element would come that is none of those; "" for none."""
+    places, ranks = new.places, old.ranks
+    for var, value in old.whole.values.items() if old.whole else ():
         if var.kind != "x":
             continue
         parts = [n for n in names if n.partition(":")[0] == var.name]
-        same = walk.ranks.at(parts, [ZERO] * len(parts)).get(var, of_var(var))
+        same = ranks.at(parts, [ZERO] * len(parts)).get(var, of_var(var))
         moves = not same_place(substitute(same, {var: substitute(value, places)}), same, new.ends)
         if moves and not _stays(old, new, var.name):
-            raise NotReadError(f"an exchange along axis {var.name}, which it does not name")
+            return var.name
+    return ""
 
 
 def _stays(old: Placing, new: Placing, axis: str) -> bool:
@@ -202,15 +206,14 @@ def _stays(old: Placing, new: Placing, axis: str) -> bool:
 
 def as_whole(walk: ProgramWalk, view: Term, placing: Placing, names: Sequence[str]) -> Term:
     """Return the whole tensor of which a value is each rank's part."""
-    own = [of_var(index_var(dim, n)) for dim, n in enumerate(placing.shape)]
-    owner = placing.owner(dict(enumerate(own)))
-    if owner is None:
+    whole = placing.whole
+    if whole is None:
         return _by_formula(walk, view, placing)
-    free = {v for v in view_variables(view) if v.kind == "x"} - set(owner)
+    free = {v for v in view_variables(view) if v.kind == "x"} - whole.values.keys()
     moves = {name.partition(":")[0] for name in names}
     if any(v.name in moves for v in free):
         raise NotReadError("an exchange of a value that is not the same on all ranks that hold it")
-    return walk.terms.composed(view, owner)
+    return whole.of(walk.terms, view)
 
 
 def _by_formula(walk: ProgramWalk, view: Term, placing: Placing) -> Term:
@@ -250,7 +253,7 @@ def _to_global(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
         as_whole(
             walk,
             view,
-            Placing(walk.ranks, layout.without_partial(), placing.shape),
+            placing_of(walk.ranks, layout.without_partial(), placing.shape),
             walk.ranks.mesh.names,
         )
     ]
@@ -258,4 +261,4 @@ def _to_global(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
 
 def _interface(walk: ProgramWalk, op: ir.Operation, whole: ir.Value) -> Placing:
     said = op.attributes["interface"] if "interface" in op.attributes else op.attributes["layout"]
-    return Placing(walk.ranks, LayoutAttr(said).layout, walk.shape(whole)[0])
+    return placing_of(walk.ranks, LayoutAttr(said).layout, walk.shape(whole)[0])

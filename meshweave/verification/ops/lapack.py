@@ -10,7 +10,7 @@ from meshweave.ir.routines import LAPACK, RoutineCall
 from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import Var, of_var, variables
 from meshweave.verification.terms.ranks import index_var
-from meshweave.verification.terms.terms import Abstraction, MixedError, Node, Term
+from meshweave.verification.terms.terms import FreeViews, MixedError, Node, Term
 from meshweave.verification.walk import ProgramWalk, handles
 
 
@@ -60,7 +60,7 @@ def read_whole(walk: ProgramWalk, op: ir.Operation, call: WholeCall) -> list[Ter
 
 
 def _result(
-    walk: ProgramWalk, op: ir.Operation, call: WholeCall, found: Abstraction, number: int
+    walk: ProgramWalk, op: ir.Operation, call: WholeCall, found: FreeViews, number: int
 ) -> Term:
     """Return a result. found: the operands, as functions of the dims that are not whole."""
     terms, type_ = walk.terms, op.results[number].type

@@ -47,7 +47,17 @@ _FIXED = ("linalg.fill", "linalg.broadcast", "linalg.transpose")
 
 @handles("linalg.")
 def _linalg(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    operands, what, outer, form = _repeated(walk, op) if walk.depth else _decoded(walk, op)
+    if not walk.depth:
+        return _made(walk, op, _decoded(walk, op))
+    decoded = _repeated(walk, op)
+    operands, what, *_ = decoded
+    read = partial(_made, walk, op, decoded)
+    return read() if what.looks_around else walk.again(op, operands, read)
+
+
+def _made(walk: ProgramWalk, op: ir.Operation, decoded: DecodedOp) -> Sequence[Term]:
+    """Return what an op makes of its operands."""
+    operands, what, outer, form = decoded
     if what.only is None or not form.is_plain:
         return LinalgReader(walk, op, operands, what, outer, form).results()
     reads, only = [], what.only
@@ -353,8 +363,8 @@ def _sliced(
     for dim, (offset, place, size) in enumerate(zip(offsets, places, shape)):
         guards += offset.guards
         if terms.nodes[offset.node].op == "iota":
-            values[index_var(dim, size)] = plus(offset.exprs[0], place)
-            guards.append((values[index_var(dim, size)], size))
+            here = values[index_var(dim, size)] = plus(offset.exprs[0], place)
+            guards += [] if inside(here, size) else [(here, size)]
         else:
             placeholders.append(Var("g", str(len(computed)), size - bounds(place)[1]))
             values[index_var(dim, size)] = plus(of_var(placeholders[-1]), place)

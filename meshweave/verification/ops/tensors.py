@@ -181,13 +181,14 @@ def _numbers(attr: ir.DenseI64ArrayAttr) -> tuple[int, ...]:
     return tuple(attr)
 
 
-def _steps(box: _Box, shape: Sequence[int]) -> list[Expr]:
+@lru_cache(maxsize=1 << 10)
+def _steps(box: _Box, shape: tuple[int, ...]) -> tuple[Expr, ...]:
     """Return how far behind the offset an element of a slice lies along each dim."""
     places = []
     for stride, kept in zip(box.strides, _dims_kept(shape, box.sizes)):
         here = number(0) if kept is None else of_var(index_var(kept, shape[kept]))
         places.append(times(here, stride))
-    return places
+    return tuple(places)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -65,12 +65,21 @@ def in_one_form(terms: Terms, one: Term, two: Term) -> tuple[Term, Term] | None:
     is_other = len(one.exprs) != len(two.exprs) and nodes[0].op == nodes[1].op
     if not is_other or not is_plain(one) or not is_plain(two) or nodes[0].op == "concat":
         return None
+    if _moving(one) != _moving(
+        two
+    ):  # one depends on a place that the other does not: numbers change nothing
+        return None
     few, many = (one, two) if len(one.exprs) < len(two.exprs) else (two, one)
     for exprs in _elsewhere(few, many):
         there = many._replace(exprs=tuple(exprs))
         if anew(terms, there) == anew(terms, few):
             return (there, two) if few is one else (one, there)
     return None
+
+
+def _moving(view: Term) -> frozenset[Expr]:
+    """Return the places that a view reads which are no numbers."""
+    return frozenset([e for e in view.exprs if e.terms])
 
 
 def _elsewhere(few: Term, many: Term) -> Iterator[list[Expr]]:

@@ -30,7 +30,7 @@ def plain(
 ) -> Term:
     """Return the node of an op as it stands, over the places that differ in what it reads."""
     numbers, exprs, fills, guards = zip(*reads) if reads else ((), (), (), ())
-    shared = _shared(exprs, tuple([terms.sizes[number] for number in numbers]))
+    shared = _shared(exprs, tuple(map(terms.sizes.__getitem__, numbers)))
     inner = tuple([term((n, *where, ())) for n, where in zip(numbers, shared.reads)])
     node = terms.put(Node(name, detail, inner, type_), shared.sizes)
     filled = fills != shared.ends

@@ -363,6 +363,8 @@ class StridedRange(NamedTuple):
 
     def put(self, expr: Expr, index: Var) -> Expr:
         """Write an expression of the index among the places that are taken as one of the place."""
+        if index not in variables(expr):
+            return expr
         coefficient = next((c for a, c in expr.terms if a == index), 0)
         rest = Expr(expr.const, tuple([t for t in expr.terms if t[0] != index]))
         if coefficient % self.stride or index in variables(rest):

@@ -145,6 +145,15 @@ class Placing:
         return Substitution(self.places)
 
     @cached_property
+    def whole(self) -> Substitution | None:
+        """Return what makes of a rank's part the whole tensor: coordinates and indices of the buffer, by the whole's.
+
+        None where some dim has no formula.
+        """
+        owner = self.owner({d: of_var(index_var(d, n)) for d, n in enumerate(self.shape)})
+        return None if owner is None else Substitution(owner)
+
+    @cached_property
     def ends(self) -> list[tuple[Expr, int]]:
         """Return the places of a rank's part that may lie beyond the end of the whole, each with that end."""
         return [(e, n) for e, n in zip(self.indices, self.shape) if not inside(e, n)]

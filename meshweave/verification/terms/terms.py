@@ -111,6 +111,7 @@ class Terms:
     symbols: dict[Hashable, int] = field(default_factory=dict)
     _symbols: dict[int, frozenset[tuple[int, int]]] = field(default_factory=dict)
     _fresh: int = 0
+    _iota: int = -1
     _given: int = 0
     _undefined: dict[str, Term] = field(default_factory=dict)
 
@@ -223,7 +224,7 @@ class Terms:
         self, view: Term, values: Mapping[Var, Expr], guards: Sequence[Guard] = ()
     ) -> Term:
         """Return a view with expressions in the place of variables, and guards added."""
-        exprs = tuple([substitute(e, values) if e.terms else e for e in view.exprs])
+        exprs = _put_in(view.exprs, tuple(values.items()))
         inner = [(substitute(e, values), n) for e, n in view.guards] if view.guards else ()
         if not guards and not inner and exprs == view.exprs:
             return view
@@ -242,7 +243,9 @@ class Terms:
 
     def iota(self, expr: Expr) -> Term:
         """Return a place as a number of type index."""
-        return Term(self.put(Node("iota", (), (), "index"), (None,)), (expr,), (None,))
+        if self._iota < 0:
+            self._iota = self.put(Node("iota", (), (), "index"), (None,))
+        return term((self._iota, (expr,), (None,), ()))
 
     def unknown(self, reason: str, type_: str, depends: Sequence[Var]) -> Term:
         """Return a value that is equal to no other. depends: what it may depend on."""
@@ -266,35 +269,42 @@ class Terms:
         node = self.nodes[view.node]
         return node.detail[0] if node.op == "const" else None
 
-    def free(self, views: Sequence[Term], bound: frozenset[Var]) -> Abstraction:
-        """Make views functions of dims: see `Abstraction`."""
-        found = Abstraction(self, bound)
-        found.views = tuple([found.view(v) for v in views])
-        return found
+    def free(self, views: Sequence[Term], bound: frozenset[Var]) -> FreeViews:
+        """Make views functions of dims: see `Abstraction`. Raises MixedError where that cannot be."""
+        reads = []
+        for number, exprs, fills, _ in views:
+            sizes = self.sizes[number]
+            if fills.count(None) != len(fills):
+                sizes = tuple([n if f is None else None for n, f in zip(sizes, fills)])
+            reads.append((exprs, sizes))
+        inner, places, ends = _abstracted(tuple(reads), bound)
+        made = tuple([term((v.node, exprs, v.fills, ())) for v, exprs in zip(views, inner)])
+        return FreeViews(made, places, ends, tuple([g for v in views for g in v.guards]))
+
+
+class FreeViews(NamedTuple):
+    """Hold views over dims and bound variables, without their guards.
+
+    exprs: what each dim stands for. sizes: how far each is defined.
+    """
+
+    views: tuple[Term, ...]
+    exprs: tuple[Expr, ...]
+    sizes: tuple[int | None, ...]
+    guards: tuple[Guard, ...]
 
 
 @dataclass
 class Abstraction:
-    """Replace in views all but the bound variables by dims, one for each expression that is different.
+    """Replace in expressions all but the bound variables by dims, one for each expression that is different.
 
-    views: those views, over dims and bound variables. exprs: what each dim stands for. sizes: how far each is defined.
+    exprs: what each dim stands for. sizes: how far each is defined.
     """
 
-    terms: Terms
     bound: frozenset[Var]
-    views: tuple[Term, ...] = ()
     exprs: list[Expr] = field(default_factory=list)
     sizes: list[int | None] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
     _known: dict[Expr, int] = field(default_factory=dict)
-
-    def view(self, view: Term) -> Term:
-        sizes = self.terms.sizes[view.node]
-        self.guards += view.guards
-        exprs = []
-        for expr, size, fill in zip(view.exprs, sizes, view.fills):
-            exprs.append(self.expr(expr, size if fill is None else None))
-        return Term(view.node, tuple(exprs), view.fills)
 
     def expr(self, expr: Expr, size: int | None) -> Expr:
         """Return an expression with dims in the place of all but the bound variables."""
@@ -374,6 +384,26 @@ def at_only_place(
 def _at_dims(exprs: tuple[Expr, ...], places: tuple[Expr, ...]) -> tuple[Expr, ...]:
     values = dims_values(places)
     return tuple([substitute(e, values) for e in exprs])
+
+
+@lru_cache(maxsize=1 << 14)
+def _put_in(exprs: tuple[Expr, ...], values: tuple[tuple[Var, Expr], ...]) -> tuple[Expr, ...]:
+    """Return expressions with others in the place of variables: the body of a loop asks it in each reading."""
+    given = dict(values)
+    return tuple([substitute(e, given) if e.terms else e for e in exprs])
+
+
+_Places = tuple[tuple[Expr, ...], tuple["int | None", ...]]
+
+
+@lru_cache(maxsize=1 << 12)
+def _abstracted(
+    reads: tuple[_Places, ...], bound: frozenset[Var]
+) -> tuple[tuple[tuple[Expr, ...], ...], tuple[Expr, ...], tuple[int | None, ...]]:
+    """Return places over dims and bound variables, and for each dim what it stands for and how far it is defined."""
+    found = Abstraction(bound)
+    made = tuple([tuple(map(found.expr, exprs, sizes)) for exprs, sizes in reads])
+    return made, tuple(found.exprs), tuple(found.sizes)
 
 
 @lru_cache(maxsize=1 << 12)

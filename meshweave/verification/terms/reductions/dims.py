@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from meshweave.verification.terms.indices import Expr, Var, of_var, substitute, variables
-from meshweave.verification.terms.terms import Abstraction, Terms
+from meshweave.verification.terms.terms import Abstraction
 
 
 class OverDims(NamedTuple):
@@ -30,7 +30,7 @@ def over_dims(
     order = [v for e in exprs for v in _in_order(e) if v in over]
     bound = sorted(over, key=order.index)
     names = {v: of_var(Var("b", str(k), v.size)) for k, v in enumerate(bound)}
-    found = Abstraction(Terms(0), frozenset(Var("b", str(k), v.size) for k, v in enumerate(bound)))
+    found = Abstraction(frozenset(Var("b", str(k), v.size) for k, v in enumerate(bound)))
     body = tuple([found.expr(substitute(e, names), n) for e, n in zip(exprs, limits)])
     extents = tuple([v.size for v in bound])
     return OverDims(body, extents, tuple(found.exprs), tuple(found.sizes))
