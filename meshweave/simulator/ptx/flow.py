@@ -14,6 +14,7 @@ from meshweave.simulator.ptx.program import (
     Address,
     Instruction,
     Negated,
+    Operand,
     PredicatePair,
     PtxFunction,
     Register,
@@ -169,7 +170,7 @@ def _post_dominators(blocks: list[BasicBlock]) -> list[int]:
     return joins
 
 
-def registers_of(operand: Any) -> Iterator[str]:
+def registers_of(operand: Operand) -> Iterator[str]:
     """Return the names of the registers in an operand."""
     if isinstance(operand, Register):
         yield operand.name

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.numbers import flush, narrow, saturate, widen
-from meshweave.simulator.ptx.program import Instruction, PtxFunction, PtxModule
+from meshweave.simulator.ptx.program import Instruction, Operand, PtxFunction, PtxModule
 from meshweave.simulator.ptx.slots import PACKED, OperandSlots
 
 Handler = Callable[[Batch], None]
@@ -37,7 +37,7 @@ class Scope:
             raise instruction.refuse(f"operand {number + 1} is missing")
         return self.slot_of(instruction, instruction.operands[number], kind)
 
-    def slot_of(self, instruction: Instruction, operand: Any, kind: str) -> int:
+    def slot_of(self, instruction: Instruction, operand: Operand, kind: str) -> int:
         """Return the slot of an operand. Raises EmulationError where it does not fit."""
         try:
             return self.slots.of(operand, kind)

@@ -14,6 +14,7 @@ from meshweave.simulator.ptx.program import (
     Address,
     Instruction,
     Negated,
+    Operand,
     PredicatePair,
     PtxFunction,
     PtxModule,
@@ -130,7 +131,7 @@ def _renamed(
     return replace(instruction, operands=operands, guard=guard)
 
 
-def _rename(operand: Any, names: dict[str, str]) -> Any:
+def _rename(operand: Operand, names: dict[str, str]) -> Any:
     if isinstance(operand, (Register, Symbol)):
         return type(operand)(names.get(operand.name, operand.name))
     if isinstance(operand, Address):

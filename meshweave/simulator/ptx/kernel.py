@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from meshweave.simulator.ptx.fault import EmulationError
 from meshweave.simulator.ptx.flow import (
@@ -30,6 +29,7 @@ from meshweave.simulator.ptx.instructions import (
 from meshweave.simulator.ptx.program import (
     Immediate,
     Instruction,
+    Operand,
     PredicatePair,
     PtxFunction,
     PtxModule,
@@ -171,7 +171,7 @@ def _handler(instruction: Instruction, scope: Scope) -> Handler:
     return guarded(handler, guard, instruction.negated)
 
 
-def _writable(operand: Any) -> bool:
+def _writable(operand: Operand) -> bool:
     """Tell whether an operand consists of registers and `_` (None: nothing is written)."""
     if isinstance(operand, Vector):
         return all(_writable(part) for part in operand.parts)

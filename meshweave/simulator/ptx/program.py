@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -62,6 +62,11 @@ class Negated:
 
     register: Register
 
+
+Operand: TypeAlias = (
+    "Register | Immediate | Symbol | Address | Vector | PredicatePair | Negated | None"
+)
+"""What an instruction reads or writes; None: nothing is written."""
 
 ALL_BYTES = (1 << 32) - 1
 _TYPE = re.compile(r"[usb](?:8|16|32|64|128)|[fb]16x2|bf16x2|f16|bf16|tf32|f32|f64|pred")

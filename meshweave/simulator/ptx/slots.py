@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.simulator.ptx.program import Immediate, Register, Symbol
+from meshweave.simulator.ptx.program import Immediate, Operand, Register, Symbol
 
 DTYPES: dict[str, Any] = {
     "pred": np.bool_,
@@ -41,7 +41,7 @@ class OperandSlots:
         self.registers, self.uniform = registers, uniform
         self.numbers: dict[tuple[Any, ...], int] = {}
 
-    def of(self, operand: Any, kind: str) -> int:
+    def of(self, operand: Operand, kind: str) -> int:
         """Return the slot of an operand read or written as `kind` ("u32", "bf16x2", "pred").
 
         Raises ValueError where the operand has no such reading.

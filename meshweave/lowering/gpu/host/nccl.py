@@ -14,6 +14,7 @@ from typing import Any
 from meshweave.abi import MAIL_WORDS, Slots
 from meshweave.device import ExchangeWords, GpuTable
 from meshweave.errors import CompileError
+from meshweave.ir.bindings import ir
 from meshweave.lowering.communication.collectives import Collectives
 from meshweave.lowering.cpu.collectives.objects import Collective
 from meshweave.lowering.gpu.host.calls import HostFunction, declarations, recording
@@ -45,10 +46,10 @@ class DeviceCollectives(Collectives):
     def _direct(self, run: int, members: int = 1) -> bool:
         return False
 
-    def _merges(self, op: Any) -> bool:
+    def _merges(self, op: ir.Operation) -> bool:
         return False
 
-    def _call(self, op: Any, collective: Collective, *details: Any, **more: Any) -> Any:
+    def _call(self, op: ir.Operation, collective: Collective, *details: Any, **more: Any) -> Any:
         if collective.kind and collective.dtype not in DATATYPES:
             raise CompileError(f"{op.name}: NCCL cannot reduce {collective.dtype} on target gpu")
         return super()._call(op, collective, *details, **more)

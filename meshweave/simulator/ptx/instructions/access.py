@@ -10,7 +10,7 @@ import numpy as np
 from meshweave.simulator.ptx.batch import Batch
 from meshweave.simulator.ptx.handlers import Builder, Handler, Scope, put_rows, rows_of, type_of
 from meshweave.simulator.ptx.memory import POISON, MemoryAccess
-from meshweave.simulator.ptx.program import Address, Instruction, Register, Symbol, Vector
+from meshweave.simulator.ptx.program import Address, Instruction, Operand, Register, Symbol, Vector
 from meshweave.simulator.ptx.slots import DTYPES, bits_of
 from meshweave.simulator.ptx.spaces import READ_PIECE, SPACES, Space
 
@@ -43,7 +43,7 @@ def addresses_of(batch: Batch, slot: int) -> np.ndarray:
     return values if len(values) == 1 or batch.active is None else values[batch.active]
 
 
-def _parts(operand: Any) -> tuple[Any, ...]:
+def _parts(operand: Operand) -> tuple[Any, ...]:
     return operand.parts if isinstance(operand, Vector) else (operand,)
 
 
@@ -123,7 +123,7 @@ def _reader(space: Space, access: MemoryAccess) -> Callable[[Batch, np.ndarray],
     return read
 
 
-def _result(instruction: Instruction, scope: Scope, operand: Any, kind: str) -> int:
+def _result(instruction: Instruction, scope: Scope, operand: Operand, kind: str) -> int:
     """Return the slot of a loaded element, as wide as its register; -1 for `_`."""
     if operand == Symbol("_"):
         return -1
