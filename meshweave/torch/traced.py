@@ -663,7 +663,7 @@ def _stepping(
     groups = {id(one.options): rates[name] for name, one in subjects.rates.items()}
     said = [dict(group) for group in optimizer.param_groups]
     state = {p: dict(row) for p, row in optimizer.state.items()}
-    exact = _ExactNumbers()
+    exact = ExitStack()
 
     def unchanged() -> None:
         for group, old in zip(optimizer.param_groups, said, strict=True):
@@ -682,10 +682,10 @@ def _stepping(
             group |= {k: v for k, v in _TRACEABLE.items() if k in group}
         home.stepping = True
         scalers.begin(optimizer)
-        exact.__enter__()
+        exact.enter_context(_ExactNumbers().within(optimizer))
 
     def end(*_: Any) -> None:
-        exact.__exit__(None, None, None)
+        exact.close()
         scalers.end(optimizer)
         home.stepping = False
         for group, old in zip(optimizer.param_groups, said, strict=True):
@@ -709,6 +709,7 @@ def _stepping(
                     what = what if old_value is None else "changes state that is no tensor"
                     raise UsageError(f"from_torch: {kind}: {key}: {step} {what}")
     finally:
+        exact.close()
         for hook in hooks:
             hook.remove()
         for group, old in zip(optimizer.param_groups, said, strict=True):
@@ -732,6 +733,10 @@ class _ExactNumbers(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
+        if name == "item" and args[0].dtype != torch.float64:  # of f64 it is asked by an `if`
+            return args[0].double()
+        if name == "lerp_" and isinstance(args[2], Tensor):
+            args = (*args[:2], args[2].to(args[0].dtype))
         for key in ("alpha", "value"):
             if isinstance(kwargs.get(key), Tensor):
                 factor = kwargs.pop(key)
@@ -742,3 +747,33 @@ class _ExactNumbers(TorchFunctionMode):  # type: ignore[misc]
         if name == "__rpow__" and args[0].dim() == 0:
             return torch.pow(args[1], args[0].double())
         return func(*args, **kwargs)
+
+    @contextmanager
+    def within(self, optimizer: Optimizer) -> Iterator[None]:
+        """Compute so in this block, also where the module of an optimizer calls Python's `min` and `max`."""
+        names = inspect.unwrap(type(optimizer).step).__globals__
+        known = {"min": _least, "max": _greatest}
+        ours = {name: one for name, one in known.items() if name not in names}
+        names.update(ours)
+        try:
+            with self:
+                yield
+        finally:
+            for name in ours:
+                del names[name]
+
+
+def _least(*values: Any) -> Any:
+    """Return the least of two numbers, of which one may be a tensor."""
+    return _of_two(min, torch.minimum, values)
+
+
+def _greatest(*values: Any) -> Any:
+    """Return the greatest of two numbers, of which one may be a tensor."""
+    return _of_two(max, torch.maximum, values)
+
+
+def _of_two(of_numbers: Any, of_tensors: Any, values: Sequence[Any]) -> Any:
+    if not any(isinstance(one, Tensor) for one in values):
+        return of_numbers(*values)
+    return of_tensors(*[torch.as_tensor(one, dtype=torch.float64) for one in values])

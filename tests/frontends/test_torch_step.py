@@ -68,6 +68,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda p: torch.optim.AdamW(p, 0.02),
     "adam": lambda p: torch.optim.Adam(p, 0.02, amsgrad=True, foreach=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01),
+    "adafactor": lambda p: torch.optim.Adafactor(p, 0.05),
 }
 
 
@@ -128,6 +129,7 @@ def same_state(one: nn.Module, other: nn.Module) -> None:
         ("dp and tp", "adamw"),
         ("uneven", "rmsprop"),
         ("one rank", "adam"),
+        ("uneven", "adafactor"),
     ],
 )
 def test_fifty_steps_are_those_of_eager(options: str, optimizer: str) -> None:
