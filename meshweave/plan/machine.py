@@ -27,6 +27,15 @@ class Vectors:
     registers: int
 
 
+def asks_ahead() -> bool:
+    """Tell whether loops that read several streams should ask for memory ahead of them.
+
+    A product of one row takes less time by that where vectors have 64 bytes. Where they have 32, on AMD Zen 3, it takes
+    a fifth more: the processor reads such streams ahead by itself, and the loop has twice as many instructions.
+    """
+    return vectors().nbytes == 64
+
+
 def bf16_unit() -> str:
     """Return what multiplies bf16 faster than f32 here: "tiles" (AMX), "dots" (vectors), or "" where nothing does.
 

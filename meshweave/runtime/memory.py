@@ -21,7 +21,6 @@ from meshweave.errors import MeshweaveError
 Values = npt.NDArray[Any]
 
 LEAST = 1 << 16  # bytes of what is kept: smaller pieces the C library keeps by itself
-MOST = 32  # pieces that are kept
 LIMIT = 128 << 20  # bytes of all that are kept
 
 
@@ -41,6 +40,10 @@ def address_of(array: Values) -> int:
         return ctypes.addressof(ctypes.c_ubyte.from_buffer(cast(Any, array)))
     except (TypeError, ValueError, BufferError):  # read-only, empty, not contiguous, or of bf16
         return int(array.ctypes.data)
+
+
+NOTHING = aligned(0)
+"""Stands for memory that each call brings."""
 
 
 def aligned_array(shape: Sequence[int], dtype: np.dtype[Any]) -> Values:
@@ -78,31 +81,32 @@ class _Lent(np.ndarray):
 
 Piece = ctypes.Array[ctypes.c_ubyte]
 
-_left: list[Piece] = []  # the last to be left comes last
+_left: dict[int, list[Piece]] = {}
+"""What was left, by its bytes: of one size the last to be left comes last, of the sizes that of which it was one."""
 
 
 def _taken(nbytes: int) -> Piece:
     """Return memory of `nbytes` that was left, or new one.
 
-    Threads may take and leave at any moment, so that the list may change between any two steps.
+    Threads may take and leave at any moment, so that what is left may change between any two steps.
     """
-    for number in reversed(range(len(_left))):
-        try:
-            piece = _left.pop(number)
-        except IndexError:
-            continue
-        if len(piece) == nbytes:
-            return piece
-        _left.insert(number, piece)
-    return (ctypes.c_ubyte * nbytes).from_buffer(aligned(nbytes).data)
+    try:
+        return _left[nbytes].pop()
+    except (KeyError, IndexError):
+        return (ctypes.c_ubyte * nbytes).from_buffer(aligned(nbytes).data)
 
 
 def _keep(piece: Piece) -> None:
-    """Keep memory that no array sees any more; what was left first goes."""
-    if len(piece) <= LIMIT:
-        _left.append(piece)
-    while len(_left) > MOST or sum(map(len, _left)) > LIMIT:
+    """Keep memory that no array sees any more; of the sizes that were left longest ago some goes."""
+    nbytes = len(piece)
+    if nbytes > LIMIT:
+        return
+    alike = _left.pop(nbytes, [])
+    alike.append(piece)
+    _left[nbytes] = alike  # the last of the sizes now
+    while sum([n * len(pieces) for n, pieces in list(_left.items())]) > LIMIT:
+        oldest = next(iter(list(_left)), nbytes)
         try:
-            _left.pop(0)
-        except IndexError:
-            return
+            _left[oldest].pop(0)
+        except (KeyError, IndexError):
+            _left.pop(oldest, None)

@@ -25,7 +25,6 @@ from meshweave.frontends.torch.export import RandomNumbersError, torch_package, 
 from meshweave.frontends.torch.layouts import Placement
 from meshweave.layout import Mesh
 from meshweave.layout.lengths import Dim
-from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.forks import new_lock
 from meshweave.torch.aliases import Result, outputs_of, returned_numbers, written_arguments
 from meshweave.torch.entry import from_torch
@@ -240,14 +239,13 @@ class _CapturedGraph:
         for name, value in zip(names, states):
             if name in program.parameters:  # it reads it
                 self._laid.give(program, name, value)
-        made = program(*inputs)  # Arrays on the ranks of a job; torch takes whole tensors
-        found = tuple([to_torch(one) if isinstance(one, Array) else one for one in made])
+        found = program.results(inputs, ())
         for name, value in zip(names, states):
             if name in program.written:
                 with self._torch.no_grad():
                     value.copy_(to_torch(program.parameters[name]))
                 self._laid.keep(program, name, value)
-        return found
+        return tuple(found)
 
     def _program(
         self, names: Sequence[str], states: Sequence[Tensor], inputs: Sequence[Tensor]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from meshweave.frontends.torch.export import torch_package
 from meshweave.frontends.torch.layouts import is_dtensor
 from meshweave.runtime.arrays.array import Array
-from meshweave.runtime.arrays.blocks import plain
+from meshweave.runtime.arrays.blocks import HeldPart, parts, plain
 from meshweave.runtime.arrays.kind import Kind
 from meshweave.torch.program import TorchProgram
 
@@ -79,9 +79,9 @@ class _Mark:
         self._version = None if value.is_inference() else value._version
         self._frozen = frozen
         # In a job all ranks have to find the same, whichever part has changed.
-        alone = laid is not None and laid.kind.rank is None
-        self._in_blocks = laid is not None and alone and plain(laid.layout)
-        self._parts = _parts_of(laid) if laid is not None and self._in_blocks else []
+        self._in_blocks, self._parts = False, list[HeldPart]()
+        if laid is not None and laid.kind.rank is None and plain(laid.layout):
+            self._in_blocks, self._parts = True, parts(laid.mesh, laid.layout, laid.shape)
         self._bits = None if frozen or self._in_blocks else _bits(value).clone()
 
     def holds(self, value: Tensor, laid: Array | None) -> bool:
@@ -95,7 +95,7 @@ class _Mark:
         return bool(torch_package().equal(self._bits, _bits(value)))
 
 
-def _is_laid_out(value: Tensor, laid: Array, parts: Sequence[_Part]) -> bool:
+def _is_laid_out(value: Tensor, laid: Array, parts: Sequence[HeldPart]) -> bool:
     """Tell whether the blocks of an array hold the bits of a tensor."""
     torch, bits = torch_package(), _bits(value)
     if tuple(bits.shape) != laid.shape:
@@ -107,26 +107,6 @@ def _is_laid_out(value: Tensor, laid: Array, parts: Sequence[_Part]) -> bool:
         if not torch.equal(torch.from_numpy(whole[part.inside]), bits[part.place]):
             return False
     return True
-
-
-class _Part(NamedTuple):
-    """Describe what a rank holds of an array: its place in the whole, and in the buffer of the rank."""
-
-    rank: int
-    place: tuple[slice, ...]
-    inside: Any  # slices, and an ellipsis
-
-
-def _parts_of(laid: Array) -> list[_Part]:
-    """Return the parts of an array that is laid out in blocks, each once."""
-    found: dict[tuple[int, ...], _Part] = {}
-    for rank in range(len(laid.held)):
-        offsets = laid.layout.offsets(laid.mesh, laid.shape, rank)
-        valid = laid.layout.valid_shape(laid.mesh, laid.shape, rank)
-        if 0 not in valid:
-            place = tuple([slice(o, o + n) for o, n in zip(offsets, valid, strict=True)])
-            found.setdefault(offsets, _Part(rank, place, (*[slice(0, n) for n in valid], ...)))
-    return list(found.values())
 
 
 def _bits(value: Tensor) -> Tensor:

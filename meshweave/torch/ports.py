@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -13,13 +13,19 @@ from meshweave.errors import MeshweaveError
 from meshweave.frontends.torch.export import Exported, torch_package
 from meshweave.frontends.torch.layouts import is_dtensor
 from meshweave.layout import Layout, Mesh
-from meshweave.runtime.arrays.array import Array, collect, laid_out_whole
-from meshweave.runtime.arrays.blocks import SMALL, plain
+from meshweave.runtime.arrays.array import (
+    Array,
+    collect,
+    collected,
+    copied,
+    laid_out_whole,
+)
+from meshweave.runtime.arrays.blocks import SMALL, parts, plain
 from meshweave.runtime.arrays.elements import wide
 from meshweave.runtime.engine import Executable
-from meshweave.runtime.local.dispatch import pieces
+from meshweave.runtime.local.dispatch import COPIED, pieces
 from meshweave.runtime.local.engine import LocalCall
-from meshweave.runtime.memory import address_of
+from meshweave.runtime.memory import NOTHING, address_of, addressed_array, aligned_array
 from meshweave.runtime.program import buffer, prepared, readable, usable
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
@@ -48,25 +54,36 @@ class Ports:
         ]
         rows = [[column[rank] for column in columns] for rank in range(mesh.nranks)]
         self.call = executable.bind(rows)
+        self._local = self.call if isinstance(self.call, LocalCall) else None
         self._executable, self._names = executable, exported.names
         self._written = {i: number for number, i in exported.written.items()}
         self._direct: dict[int, Buffer | None] = {}  # inputs that the program writes where they are
         self._inputs = {
-            index: _TensorPort(
+            index: _InputPort(
                 manifest.inputs[index], mesh, [row[index] for row in self.call.inputs]
             )
             for index in exported.inputs
             if index is not None
         }
-        self._outputs = [
-            _TensorPort(port, mesh, [row[index] for row in self.call.outputs])
-            for index, port in enumerate(manifest.outputs)
-        ]
+        self._outputs = [_ResultPort(port, mesh) for port in manifest.outputs]
+        kept = self._written.values()
+        large = [n for n, p in enumerate(manifest.outputs) if p.nbytes > COPIED and n not in kept]
+        # Results that each call writes to new memory: the tensors that it returns lie there.
+        self._fresh = [] if self._local is None else large
 
     @property
     def alive(self) -> bool:
         """Tell whether the ranks that it was bound on still run."""
         return bool(getattr(self.call, "alive", True))
+
+    def run(self) -> None:
+        """Run the program. Raises RankError when a rank fails or the job stalls."""
+        for rank, row in enumerate(self.call.outputs):
+            for number in self._fresh:
+                assert self._local is not None
+                row[number], address = self._outputs[number].memory()
+                self._local.write(rank, number, address)
+        self.call()
 
     def put(self, index: int, value: object) -> bool:
         """Copy an input from a tensor that fits as it is; return False for any other value.
@@ -83,12 +100,12 @@ class Ports:
 
     def _worked_in(self, index: int, value: Any) -> bool:
         """Let the program work in the memory of a tensor, if it can; else in its own."""
-        if not isinstance(self.call, LocalCall) or len(self.call.inputs) > 1:
+        if self._local is None or len(self.call.inputs) > 1:
             return False
         memory = self._inputs[index].memory(value, index in self._written)
         self._direct[index] = memory
         read = self.call.inputs[0][index] if memory is None else memory
-        self.call.read(0, index, address_of(read))
+        self._local.read(0, index, address_of(read))
         return memory is not None
 
     def put_array(self, index: int, array: Array) -> None:
@@ -98,12 +115,12 @@ class Ports:
 
     def point(self, index: int, array: Array) -> bool:
         """Let the program read a parameter where an Array of the right layout lies, if this engine can."""
-        if not isinstance(self.call, LocalCall) or index in self._written:
+        if self._local is None or index in self._written:
             return False
         for rank, shard in enumerate(array.shards):
             value = prepared(shard, self._executable.manifest.inputs[index])
             self.call.inputs[rank][index] = value
-            self.call.read(rank, index, address_of(value))
+            self._local.read(rank, index, address_of(value))
         return True
 
     def states(self) -> dict[str, Array]:
@@ -127,56 +144,48 @@ class Ports:
             for shard, row in zip(value.shards, self.call.outputs, strict=True):
                 shard[...] = row[number]
         elif isinstance(value, np.ndarray):
-            value[...] = self.arrays()[number].numpy()
+            value[...] = self._array(number).numpy()
         else:
             torch = torch_package()
             assert isinstance(value, torch.Tensor)
             with torch.no_grad():
-                value.copy_(self._whole(number))
-
-    def _whole(self, number: int) -> Tensor:
-        port = self._outputs[number]
-        return port.tensor() if port.pieces is not None else to_torch(self.arrays()[number])
-
-    def arrays(self) -> list[Array]:
-        """Return the results as Arrays."""
-        copies = [[value.copy() for value in row] for row in self.call.outputs]
-        return collect(self._executable, copies)
+                value.copy_(self._tensor(number))
 
     def results(self, as_arrays: Container[int | None]) -> list[Array | Tensor]:
         """Return the results, those `as_arrays` as Arrays, the others as torch tensors."""
-        plain = [port.pieces is not None for port in self._outputs]
-        if all(plain) and not any(k in as_arrays for k in range(len(plain))):
-            return [port.tensor() for port in self._outputs]
-        rows = [
-            [
-                value.copy() if k in as_arrays or not plain[k] else value
-                for k, value in enumerate(row)
-            ]
-            for row in self.call.outputs
+        found: list[Array | Tensor] = [
+            self._array(number) if number in as_arrays else self._tensor(number)
+            for number in range(len(self._outputs))
         ]
-        return [
-            array if k in as_arrays else port.tensor() if plain[k] else to_torch(array)
-            for k, (array, port) in enumerate(
-                zip(collect(self._executable, rows), self._outputs, strict=True)
-            )
-        ]
+        for row in self.call.outputs:
+            for number in self._fresh:
+                row[number] = NOTHING  # what has left is not kept
+        return found
+
+    def _tensor(self, number: int) -> Tensor:
+        """Return a result as a torch tensor."""
+        column = [row[number] for row in self.call.outputs]
+        whole = self._outputs[number].tensor(column, number in self._fresh)
+        return to_torch(self._array(number)) if whole is None else whole
+
+    def _array(self, number: int) -> Array:
+        """Return a result as an Array."""
+        column = [row[number] for row in self.call.outputs]
+        kept = column if number in self._fresh else [copied(value) for value in column]
+        return collected(self._executable, number, kept)
 
 
-class _TensorPort:
-    """Hold the buffers of one input or result on all ranks.
+class _InputPort:
+    """Hold the buffers of one input on all ranks.
 
     pieces: what each rank holds of the global tensor, or None where plain copies do not do.
     """
 
     def __init__(self, port: Port, mesh: Mesh, column: list[Buffer]) -> None:
         self.column, self.shape = column, tuple(port.global_shape)
-        self.dtype = numpy_dtype(port.dtype)
         self.pieces: list[_Piece] | None = None
         if plain(Layout.parse(port.layout)):
             self.pieces = list(pieces(port, mesh, column))
-        held = reversed(self.pieces or [])  # of each part, that of the first rank that holds it
-        self._first = list({repr(place): (values, place) for values, place in held}.values())
         self._torch = torch_package()
         self._tensors = (self._torch.Tensor, self._torch.nn.Parameter)
         self._dtype = port.dtype
@@ -205,11 +214,34 @@ class _TensorPort:
             return None
         return _elements(value.detach(), self._dtype)
 
-    def tensor(self) -> Tensor:
-        """Return the global value."""
-        whole = np.empty(self.shape, self.dtype)
-        for held, place in self._first:
-            whole[place] = held
+
+class _ResultPort:
+    """Put a result together from what the ranks hold of it."""
+
+    def __init__(self, port: Port, mesh: Mesh) -> None:
+        layout, self._shape = Layout.parse(port.layout), tuple(port.global_shape)
+        self._dtype, self._kind = port.dtype, numpy_dtype(port.dtype)
+        self._local, self._nbytes = tuple(port.local_shape), port.nbytes
+        self._parts = parts(mesh, layout, self._shape) if plain(layout) else None
+        whole = self._parts is not None and len(self._parts) == 1 and self._local == self._shape
+        self._whole = whole  # whether the first rank holds all of it, without padding
+
+    def memory(self) -> tuple[Buffer, int]:
+        """Return new memory for what a rank holds, and its address."""
+        return addressed_array(self._local, self._kind, self._nbytes)
+
+    def tensor(self, column: Sequence[Buffer], fresh: bool) -> Tensor | None:
+        """Return the global value; None where plain copies do not do.
+
+        column: what each rank holds; fresh: whether that is memory that the tensor may lie in.
+        """
+        if self._parts is None:
+            return None
+        if self._whole and fresh:
+            return viewed(column[0], self._dtype)
+        whole = aligned_array(self._shape, self._kind)
+        for part in self._parts:
+            whole[part.place] = column[part.rank][part.inside]
         return viewed(whole, self._dtype)
 
 

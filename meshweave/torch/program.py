@@ -130,7 +130,7 @@ class TorchProgram:
                 if index is not None:
                     self._put(ports, leaf, index)
             began = time.perf_counter()
-            ports.call()
+            ports.run()
             self.seconds["run"] = time.perf_counter() - began
             self._write_back(ports, leaves)
             found = ports.results(kept)

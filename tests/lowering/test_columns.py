@@ -244,3 +244,27 @@ def test_results_of_few_columns(rows, depth, columns, dtype, monkeypatch):
     tolerance = FLOATS[dtype]
     np.testing.assert_allclose(made, right, rtol=tolerance, atol=tolerance * depth)
     assert laid or rows < 64 or columns > 7 or dtype == "bf16"
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 5])
+@pytest.mark.parametrize("dtype", ["f4", "bf16", "i1"])
+def test_weights_are_asked_for_ahead_or_not(asks, rows, dtype, monkeypatch):
+    monkeypatch.setattr(reuse, "asks_ahead", lambda: asks)
+    monkeypatch.setattr(reuse, "LARGE", 1)
+    rng = np.random.default_rng(rows)
+    kind = "f4" if dtype == "i1" else dtype
+    x = drawn(rng, (rows, 131), kind)
+    w = (
+        rng.integers(-9, 9, (131, 203)).astype("i1")
+        if dtype == "i1"
+        else drawn(rng, (131, 203), dtype)
+    )
+
+    @mw.jit
+    def f(x, w):
+        return x @ w.astype("f4") if dtype == "i1" else x @ w
+
+    wanted = x.astype("f8") @ w.astype("f8")
+    found = np.asarray(f(x, w)).astype("f8")
+    assert np.abs(found - wanted).max() <= FLOATS[kind] * np.abs(wanted).max()

@@ -327,7 +327,7 @@ def test_values_are_compared_element_by_element():
 
 @pytest.mark.parametrize("layout", ["[_, _]", "[x, _]", "[_, x]"])
 def test_from_numpy_takes_the_memory_of_its_shards_once(layout: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(memory, "_left", [])
+    monkeypatch.setattr(memory, "_left", {})
     value = np.zeros((512, 512))
     tracemalloc.start()
     array = Array.from_numpy(value, mesh="x=2", layout=layout)

@@ -16,11 +16,15 @@ KIND = np.dtype(np.float32)
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch):
     gc.collect()
-    monkeypatch.setattr(memory, "_left", [])
+    monkeypatch.setattr(memory, "_left", {})
 
 
 def made(nbytes=LEAST):
     return aligned_array((nbytes // 4,), KIND)
+
+
+def left():
+    return [len(piece) for pieces in memory._left.values() for piece in pieces]
 
 
 def place(array):
@@ -60,10 +64,10 @@ def test_little_memory_and_too_much_is_not_kept(monkeypatch):
     arrays = [made((k + 1) * LEAST) for k in range(3)]
     while arrays:
         arrays.pop(0)
-    assert [len(m) for m in memory._left] == [2 * LEAST, 3 * LEAST]
-    monkeypatch.setattr(memory, "MOST", 1)
-    made()
-    assert [len(m) for m in memory._left] == [LEAST]
+    assert left() == [2 * LEAST, 3 * LEAST]
+    made(2 * LEAST)
+    made(), made()
+    assert left() == [2 * LEAST, LEAST, LEAST]
 
 
 def test_threads_never_share_memory():

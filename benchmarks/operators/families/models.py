@@ -108,6 +108,12 @@ def _recurrence(jax: Any, decay: Any, x: Any) -> Any:
     return jax.lax.associative_scan(joined, (decay / 4, x))[1]
 
 
+def _frames(jax: Any, x: Any) -> Any:
+    """Cut sound into windows that overlap."""
+    np = jax.numpy
+    return x[np.arange(98)[:, None] * 160 + np.arange(400)]
+
+
 _WIDTHS = (3, 5, 7, 16, 32, 1, 9, 64, 11, 2, 8, 30)
 _HEAD = ("f32[1,197,8,64]", "f32[197,1,32]", "f32[197,1,32]")
 
@@ -194,4 +200,39 @@ CASES = (
           lambda jax, x: x.argmax(1), lambda torch, x: x.argmax(1)),
     _case("the largest by selection of", ("f32[1000,1000]",),
           lambda jax, x: jax.lax.top_k(x, 1), lambda torch, x: x.topk(1)),
+    _alike("every other row and third column of", ("f32[1001,1003]",), lambda np, x: x[::2, 1::3] * 1.0),
+    _case("rolled by one along 1", ("f32[64,1001]",),
+          lambda jax, x: jax.numpy.roll(x, 1, 1), lambda torch, x: torch.roll(x, 1, 1)),
+    _case("frames of 400, each 160, of", ("f32[16000]",), _frames,
+          lambda torch, x: x.unfold(0, 400, 160).contiguous()),
+    _case("five largest of", ("f32[8,1001]",),
+          lambda jax, x: jax.lax.top_k(x, 5), lambda torch, x: tuple(x.topk(5))),
+    _case("numbers of columns of", ("i8[511,1023]", "f32[1023]"),
+          lambda jax, q, s: q.astype(s.dtype) * s, lambda torch, q, s: q.float() * s),
+    _case("where the mask is, bytes of", ("i8[513,1025]", "i8[513,1025]", "bool[513,1025]"),
+          lambda jax, x, y, m: jax.numpy.where(m, x, y), lambda torch, x, y, m: torch.where(m, x, y)),
+    _case("max of columns of", ("i8[513,1025]",),
+          lambda jax, x: x.max(0), lambda torch, x: x.amax(0)),
+    _case("any of rows of", ("bool[1024,1023]",),
+          lambda jax, x: x.any(1), lambda torch, x: x.any(1)),
+    _case("places counted by cumsum of", ("bool[8,511]",),
+          lambda jax, x: jax.numpy.cumsum(x.astype("int32"), 1),
+          lambda torch, x: x.cumsum(1, dtype=torch.int32)),
+    _case("halves of bytes of", ("u8[1024,511]",),
+          lambda jax, x: jax.numpy.stack([x & 15, x >> 4], -1).reshape(1024, 1022),
+          lambda torch, x: torch.stack([x & 15, x >> 4], -1).reshape(1024, 1022)),
+    _case("heads to the front of", ("f32[8,197,12,64]",),
+          lambda jax, x: x.transpose(0, 2, 1, 3), lambda torch, x: x.transpose(1, 2).contiguous()),
+    _case("heads repeated 4 times of", ("f32[1,4,511,64]",),
+          lambda jax, x: jax.numpy.repeat(x, 4, 1), lambda torch, x: x.repeat_interleave(4, 1)),
+    *(_case("attention of one query of", (f"{kind}[1,8,1,64]", *(f"{kind}[1,8,511,64]",) * 2),
+            lambda jax, q, k, v: jax.nn.softmax(q @ k.swapaxes(-1, -2) / 8) @ v,
+            lambda torch, q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v))
+      for kind in ("f32", "bf16")),
+    _case("softmax of", ("bf16[12,197,197]",),
+          lambda jax, x: jax.nn.softmax(x), lambda torch, x: torch.softmax(x, -1)),
+    _case("causal convolution by 4 of", ("f32[1,512,1001]", "f32[512,1,4]"),
+          lambda jax, x, k: jax.lax.conv_general_dilated(x, k, (1,), [(3, 0)], feature_group_count=512),
+          lambda torch, x, k: torch.nn.functional.conv1d(
+              torch.nn.functional.pad(x, (3, 0)), k, groups=512)),
 )  # fmt: skip

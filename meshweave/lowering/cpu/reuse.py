@@ -27,7 +27,7 @@ from meshweave.lowering.nests.bind import Access, LoopNest, NestNode
 from meshweave.lowering.nests.evaluate import stored
 from meshweave.lowering.nests.rows import loop_order
 from meshweave.lowering.writer import Value
-from meshweave.plan.machine import bf16_unit, cache_bytes, vectors
+from meshweave.plan.machine import asks_ahead, bf16_unit, cache_bytes, vectors
 
 PANEL = 4  # part of the second cache that the results of a panel may take
 ROOM = 1 << 17  # bytes of them at most: they are on the stack
@@ -401,24 +401,47 @@ class ReusingLoops(NestLoops):
         machine = vectors()
         nbytes = max(WIDTHS[kind] for kind in kinds)
         most = machine.registers // 2 // min(self.count, ROWS) * machine.nbytes // nbytes
-        return min(most, CACHE_LINE // self.element * (2 if self.count == 1 else 1))
+        line = 2 * machine.nbytes if self.count == 1 else CACHE_LINE
+        return min(most, line // self.element)
 
     def _wide_step(self, dim: int, at: Value, steps: int, ahead: int, panel: ColumnBlock) -> None:
-        """Add a few steps of depth to a panel, a vector of columns after the other, and ask for the next weights.
+        """Add a few steps of depth to a panel, a vector of columns after the other.
 
-        They are asked for in the order in which they lie, row by row: memory is fastest that way. ahead: how many times
-        as many steps they are ahead.
+        ahead: how many times as many steps ahead the weights are that are asked for meanwhile.
         """
         writer, depths = self.writer, self._depths(dim, at, steps)
         whole = writer.times(panel.width // self.lanes, self.lanes)
         if self.puts_together:
             self._put_together(depths, self._takes_pairs(steps))
-        none = writer.number(0)
-        loop = writer.open_loop(0, whole, self.lanes, [none, none])
-        step, first = loop.carried
+        loop = writer.open_loop(0, whole, self.lanes, [writer.number(0)] * (2 * asks_ahead()))
+        following = []
+        if loop.carried:
+            later = writer.plus(at, writer.plus(loop.carried[0], ahead * steps))
+            following = self._ask(dim, steps, later, loop.carried, panel, whole)
+        for group in self._groups():
+            self._wide_rows(group, depths, panel, loop.counter)
+        writer.close(following)
+        for group in self._groups():
+            self._step(group, depths, panel, whole)
+
+    def _ask(
+        self,
+        dim: int,
+        steps: int,
+        later: Value,
+        place: Sequence[Value],
+        panel: ColumnBlock,
+        whole: Value,
+    ) -> list[Value]:
+        """Ask for as many weights as a vector of columns takes; return the place where the next one asks on.
+
+        They are asked for in the order in which they lie, row by row: memory is fastest that way. later: a step of
+        depth; place: how many steps of depth have been asked for, and how many of the `whole` columns of the next one.
+        """
+        writer = self.writer
+        step, first = place
         after = writer.plus(first, steps * self.lanes)
         last = self.nest.sizes[dim] - 1
-        later = writer.plus(at, writer.plus(step, ahead * steps))
         here = {dim: writer.least(later, last), **self._column(panel, first)}
         then = {
             dim: writer.least(writer.plus(later, 1), last),
@@ -428,17 +451,11 @@ class ReusingLoops(NestLoops):
             for k in range(0, steps * self.lanes, CACHE_LINE // self.element):
                 is_here = writer.compare("slt", writer.plus(first, k), whole)
                 writer.prefetch(writer.offset(writer.select(is_here, one, other), k * self.element))
-        for group in self._groups():
-            self._wide_rows(group, depths, panel, loop.counter)
         is_done = writer.compare("sge", after, whole)
-        writer.close(
-            [
-                writer.select(is_done, writer.plus(step, 1), step),
-                writer.select(is_done, after - whole, after),
-            ]
-        )
-        for group in self._groups():
-            self._step(group, depths, panel, whole)
+        return [
+            writer.select(is_done, writer.plus(step, 1), step),
+            writer.select(is_done, after - whole, after),
+        ]
 
     @property
     def puts_together(self) -> bool:

@@ -514,7 +514,7 @@ class Array(Operators):
             return np.array(self.local())
         shards = [wide(shard, self.dtype_name) for shard in self.held]
         if self.kind.is_plain:
-            return np.array(shards[0])
+            return copied(shards[0])
         return gather(shards, self.mesh, self.layout, self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Values:
@@ -729,20 +729,19 @@ def in_place_or_copied(array: Values, mesh: Mesh, layout: Layout, dtype: str) ->
 
 def collect(executable: Executable, outputs: Sequence[Sequence[Values]]) -> list[Array]:
     """Return the outputs `[rank][index]` of a program as arrays laid out as its manifest says; in a job of one."""
-    manifest = executable.manifest
-    mesh = Mesh.parse(manifest.mesh)
-    rank = own_rank(mesh) if len(outputs) == 1 else None
     return [
-        Array(
-            [row[index] for row in outputs],
-            mesh,
-            Layout.parse(port.layout),
-            port.global_shape,
-            port.dtype,
-            rank,
-        ).alone()
-        for index, port in enumerate(manifest.outputs)
+        collected(executable, index, [row[index] for row in outputs])
+        for index in range(len(executable.manifest.outputs))
     ]
+
+
+def collected(executable: Executable, index: int, column: Sequence[Values]) -> Array:
+    """Return one output of a program as an array. column: what each rank holds; in a job, what this one does."""
+    manifest = executable.manifest
+    mesh, port = Mesh.parse(manifest.mesh), manifest.outputs[index]
+    rank = own_rank(mesh) if len(column) == 1 else None
+    layout = Layout.parse(port.layout)
+    return Array(column, mesh, layout, port.global_shape, port.dtype, rank).alone()
 
 
 def laid_out_whole(array: Values, on: Mesh, layout: object, dtype: Any = None) -> Array:

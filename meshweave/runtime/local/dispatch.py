@@ -21,13 +21,11 @@ from meshweave.runtime.arrays.elements import stored
 from meshweave.runtime.engine import Executable
 from meshweave.runtime.forks import new_lock
 from meshweave.runtime.local.engine import LocalCall, LocalExecutable
-from meshweave.runtime.memory import Values, address_of, addressed_array, aligned
+from meshweave.runtime.memory import NOTHING, Values, address_of, addressed_array
 from meshweave.runtime.program import buffer, prepared
 
 LIMIT = 1 << 20  # bytes of arguments to copy: above, that costs more than the checks
 COPIED = 1 << 14  # bytes of a result that is copied: above, that costs more than new memory
-
-_NOTHING = aligned(0)  # stands for memory that each call brings
 
 
 class Dispatch:
@@ -44,7 +42,7 @@ class Dispatch:
         manifest, mesh = executable.manifest, executable.mesh
         whole = [_alike(port) and not local for port, local in zip(manifest.inputs, sharded)]
         given = [
-            [_NOTHING if local else buffer(port) for port, local in zip(manifest.inputs, sharded)]
+            [NOTHING if local else buffer(port) for port, local in zip(manifest.inputs, sharded)]
             for _ in range(mesh.nranks)
         ]
         for row in given:
@@ -60,7 +58,7 @@ class Dispatch:
         ]
         self._small = [i for i, p in own if p.nbytes <= COPIED]
         results = [
-            [buffer(p) if i in self._small else _NOTHING for i, p in enumerate(manifest.outputs)]
+            [buffer(p) if i in self._small else NOTHING for i, p in enumerate(manifest.outputs)]
             for _ in range(mesh.nranks)
         ]
         self._call = LocalCall(executable, given, results)
