@@ -270,7 +270,7 @@ class _CapturedGraph:
     ) -> TorchProgram | None:
         """Return the one program for all sizes of the inputs; None where the graph does what such a program cannot."""
         fixed = tuple([_kind(v) for v, shape in zip(inputs, opened.shapes) if shape is None])
-        key, sizes = (fixed, rest), opened.sizes(inputs)
+        key, sizes = (fixed, opened.held(inputs), rest), opened.sizes(inputs)
         known = self._of_any_size.get(key)
         if known is not None and all(size <= known.dims[n].max for n, size in sizes.items()):
             return known.program
@@ -318,7 +318,10 @@ class _CapturedGraph:
         return self._build(module.eval(), tuple(inputs), self._placed(owners))
 
     def _open_inputs(self, captured: GraphModule) -> OpenInputs | None:
-        """Return what sizes of inputs calls choose; None where results have strides or are written."""
+        """Return what sizes of inputs calls choose, none of those of inputs that are written; None for none at all.
+
+        Where results have strides there are none.
+        """
         given = [node for node in captured.graph.nodes if node.op == "placeholder"]
         plain_results = all(one.strides is None for one in self._results)
         if not plain_results:
@@ -328,8 +331,8 @@ class _CapturedGraph:
         if opened is None:
             return None
         written = written_arguments(captured)
-        is_open = [node in written for node, shape in zip(inputs, opened.shapes) if shape]
-        return None if any(is_open) else opened
+        kept = [shape for node, shape in zip(inputs, opened.shapes) if shape and node in written]
+        return opened.without({n for shape in kept for n in shape if isinstance(n, str)})
 
     def _placed(self, owners: Mapping[_Key, str]) -> dict[_Key, Placement]:
         """Return the placements of values, given the name that each has in the user's program."""

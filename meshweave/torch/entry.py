@@ -163,6 +163,8 @@ def _constant(number: int, sizes: Sequence[Sizes], traced: Sequence[OutputLeaf])
 
 def _example(torch: ModuleType, leaf: object) -> object:
     """Return an argument that torch.export takes: zeros where only its kind is known."""
+    if isinstance(leaf, torch.Tensor) and hasattr(leaf, "_dynamo_dynamic_indices"):
+        return leaf.detach()  # without the marks of torch.compile, which torch.export would heed
     if not isinstance(leaf, ShapeDtype):
         return leaf
     shape = tuple([size for size in leaf.shape if isinstance(size, int)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -91,12 +91,27 @@ def upper(bounds: Any) -> int | None:
 class OpenInputs:
     """Describe the inputs of a graph that `torch.compile` captured with symbolic sizes.
 
-    shapes: of each input with such, names in their place; None for any other input. most: the largest that torch says
-    a size may be, by name; None: it says nothing.
+    shapes: of each input with such, names in their place, and None for a size that a program is made for; None for any
+    other input. most: the largest that torch says a size may be, by name; None: it says nothing.
     """
 
-    shapes: tuple[tuple[int | str, ...] | None, ...]
+    shapes: tuple[tuple[int | str | None, ...] | None, ...]
     most: Mapping[str, int | None]
+
+    def without(self, names: Collection[str]) -> OpenInputs | None:
+        """Return the same with programs for each of some sizes; None where no other is open."""
+        shapes = [
+            None if shape is None else tuple([None if n in names else n for n in shape])
+            for shape in self.shapes
+        ]
+        left = [s if s and any(isinstance(n, str) for n in s) else None for s in shapes]
+        most = {name: size for name, size in self.most.items() if name not in names}
+        return OpenInputs(tuple(left), most) if most else None
+
+    def held(self, inputs: Sequence[Tensor]) -> tuple[int, ...]:
+        """Return the sizes of inputs with open ones that a program is made for."""
+        pairs = [(shape, v.shape) for shape, v in zip(self.shapes, inputs) if shape is not None]
+        return tuple([size for one, other in pairs for n, size in zip(one, other) if n is None])
 
     def sizes(self, inputs: Sequence[Tensor]) -> dict[str, int]:
         """Return the sizes that a call chooses."""
@@ -124,7 +139,10 @@ class OpenInputs:
         return [
             value
             if shape is None
-            else ShapeDtype(tuple([dims.get(n, n) for n in shape]), _dtype(value))  # type: ignore[arg-type]
+            else ShapeDtype(
+                tuple([dims.get(n, s) for n, s in zip(shape, value.shape)]),  # type: ignore[arg-type]
+                _dtype(value),
+            )
             for shape, value in zip(self.shapes, inputs, strict=True)
         ]
 

@@ -213,6 +213,10 @@ def test_what_cannot_have_open_sizes_has_a_program_for_each() -> None:
             x = torch.randn(size, 3)
             assert torch.equal(fast(x), torch.sort(x, 0)[0] + x)
     assert compiler.cache_info() == (1, 3, 3)
+    x = torch.randn(7, 3)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=20)
+    with torch.no_grad():
+        assert torch.equal(fast(x), torch.sort(x, 0)[0] + x)
 
 
 def test_parameters_that_were_written_or_replaced_count() -> None:
