@@ -212,6 +212,8 @@ class _InputPort:
             return None
         if value.dtype is not self._kind or value.shape != self.shape or value.device.type != "cpu":
             return None
+        if value.is_conj() or value.is_neg():  # in memory are other numbers
+            return None
         return _elements(value.detach(), self._dtype)
 
 
@@ -304,7 +306,7 @@ def from_tensor(value: object) -> Buffer:
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
     whole = value.full_tensor() if is_dtensor(value) else value
-    whole = whole.detach().cpu().contiguous()
+    whole = whole.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return _elements(whole, next((n for n in _NOT_NUMPYS if torch_dtype(n) == whole.dtype), ""))
 
 

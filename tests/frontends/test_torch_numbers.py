@@ -245,3 +245,20 @@ def test_integers_where_floats_are_more_common() -> None:
     i = torch.randint(-9, 9, (5, 6), dtype=torch.int32)
     e = torch.randint(0, 12, (5, 6), dtype=torch.int32)
     check(function, i, e, torch.randint(-9, 9, (1, 2, 6, 6)))
+
+
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+def test_the_most_frequent_element(mesh: str | None) -> None:
+    """The smallest of several, and its last place; a NaN is equal to nothing."""
+    x = torch.randint(0, 4, (5, 9), generator=torch.Generator().manual_seed(1))
+    y = torch.tensor([[torch.nan, 2.0, 1.0, 2.0, torch.nan, torch.nan, torch.nan]])
+
+    def modes(x: Any, y: Any) -> Any:
+        return *torch.mode(x, 1), torch.mode(x, 0, keepdim=True).values, torch.mode(y)[0]
+
+    said = {"args_0": "[_, x]"} if mesh else None
+    with mw.from_torch(Calls(modes), (x, y), said, mesh) as program:
+        values, places, *rest = program(x, y)
+    wanted, _, *others = modes(x, y)
+    assert torch.equal(values, wanted) and torch.equal(x.gather(1, places[:, None])[:, 0], wanted)
+    assert all(torch.equal(a, b) for a, b in zip(rest, others, strict=True))

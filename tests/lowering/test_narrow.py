@@ -176,3 +176,33 @@ def test_floats_beyond_an_integer_are_its_limits(element: str, bits: int, signed
     numbers = np.trunc(np.nan_to_num(given.astype("f8"), nan=0.0))
     wanted = np.clip(numbers, limits.min, limits.max).astype(limits.dtype)
     np.testing.assert_array_equal(result.view(limits.dtype), wanted)  # text has no unsigned results
+
+
+WIDER = """
+func.func @main(%a: tensor<bf16>, %b: tensor<9xbf16>) -> (tensor<i1>, tensor<f64>) {
+  %zero = arith.constant 0.0 : f64
+  %low = arith.constant dense<0xFFF0000000000000> : tensor<f64>
+  %c = tensor.empty() : tensor<i1>
+  %d = tensor.empty() : tensor<9xf64>
+  %r = linalg.map ins(%a : tensor<bf16>) outs(%c : tensor<i1>) (%x: bf16, %o: i1) {
+    %w = arith.extf %x : bf16 to f64
+    %y = arith.cmpf une, %w, %zero : f64
+    linalg.yield %y : i1
+  }
+  %w = linalg.map { arith.extf } ins(%b : tensor<9xbf16>) outs(%d : tensor<9xf64>)
+  %s = linalg.reduce { arith.maximumf } ins(%w : tensor<9xf64>) outs(%low : tensor<f64>) dimensions = [0]
+  return %r, %s : tensor<i1>, tensor<f64>
+}
+"""
+
+
+@ENGINES
+def test_bf16_is_compared_as_f64(engine: str) -> None:
+    """LLVM compares in bf16 what was lengthened, for which it has no instruction."""
+    if engine == "emulate":
+        pytest.importorskip("llvmlite")
+    b = RNG.standard_normal(9).astype(ml_dtypes.bfloat16)
+    with meshweave.compile(WIDER, engine=engine) as program:
+        for a in (0.0, 1e-30, np.nan):
+            differs, largest = program(np.array(a, ml_dtypes.bfloat16), b)
+            assert (bool(differs), float(largest)) == (a != 0, float(b.max()))

@@ -89,7 +89,10 @@ def _describe(function: ir.Operation, key: str, side: str) -> None:
     """Mark the complex arguments or results, and give their layouts the last dim."""
     types = getattr(function.attributes["function_type"].value, side)
     given = function.attributes[key] if key in function.attributes else [{}] * len(types)
-    entries = [_described(dict_of(entry), type_) for entry, type_ in zip(given, types)]
+    entries = [
+        in_parts(dict_of(entry)) if is_complex(type_) else dict_of(entry)
+        for entry, type_ in zip(given, types)
+    ]
     if any(entries):
         made = [ir.DictAttr.get(entry) for entry in entries]
         function.attributes[key] = ir.ArrayAttr.get(made)
@@ -100,9 +103,8 @@ def dict_of(entry: ir.Attribute | dict[str, ir.Attribute]) -> dict[str, ir.Attri
     return {n.name: n.attr for n in entry} if isinstance(entry, ir.DictAttr) else dict(entry)
 
 
-def _described(entry: dict[str, ir.Attribute], type_: ir.Type) -> dict[str, ir.Attribute]:
-    if not is_complex(type_):
-        return entry
+def in_parts(entry: dict[str, ir.Attribute]) -> dict[str, ir.Attribute]:
+    """Return the attributes of an argument or result whose complex numbers are pairs in a last dim now."""
     entry[COMPLEX] = ir.UnitAttr.get()
     if "dist.layout" in entry:
         entry["dist.layout"] = LayoutAttr.make(_with_parts(LayoutAttr(entry["dist.layout"]).layout))

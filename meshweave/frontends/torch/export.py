@@ -211,7 +211,7 @@ def _check_signature(torch: ModuleType, program: ExportedProgram) -> None:
 def _problems(torch: ModuleType, graph: GraphModule) -> list[Problem]:
     """List random numbers, shapes that depend on data, and elements that no buffer here has."""
     names = (
-        "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool "
+        "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128 "
         "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
     )
     known, found = {getattr(torch, name) for name in names.split()}, []

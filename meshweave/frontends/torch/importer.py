@@ -23,6 +23,7 @@ from meshweave.frontends.complex.ports import dict_of
 from meshweave.frontends.shardy.importer import add_mesh
 from meshweave.frontends.stablehlo.inline import callee_of, inline_calls
 from meshweave.frontends.stablehlo.refusals import refuse_unknown
+from meshweave.frontends.torch.complex import mark_complex, without_complex
 from meshweave.frontends.torch.control import ControlFlow, ask_first, import_body
 from meshweave.frontends.torch.export import first_line
 from meshweave.frontends.torch.leftovers import simplify, unfold_products
@@ -32,17 +33,17 @@ from meshweave.frontends.torch.routines import (
     BITS_OP,
     CAST,
     CONSTRAIN_OP,
+    DECLARE,
     EXTREME_OP,
-    LIBRARY_OP,
     SUMMED_OP,
     call_routines,
     compute_elements,
     declare_constraint,
     declare_elementwise,
-    declare_routine,
     declare_sum,
     place_constraints,
     sum_products,
+    transform,
 )
 from meshweave.frontends.torch.unsigned import compute_wide, mark_unsigned
 from meshweave.ir.bindings import PassManager, ir, torch_importer
@@ -64,7 +65,10 @@ _TO_LINALG = (
 )
 _CONTRACT = "torch-verify-linalg-on-tensors-backend-contract"  # allows no calls; we look ourselves
 _CLEAN_UP = "builtin.module(canonicalize,cse)"
-_OURS = ("builtin", "func", "linalg", "tensor", "arith", "math", "scf", "dist", "hint", "mw")
+_OURS = (
+    *("builtin", "func", "linalg", "tensor", "arith", "math", "complex", "scf"),
+    *("dist", "hint", "mw"),
+)
 _ILLEGAL = re.compile(r"failed to legalize operation '(torch\.[\w.]+)'")
 _OPERATOR = re.compile(r'torch\.operator"? ?\(?"torch\.([\w.]+)"|name = "torch\.([\w.]+)"')
 
@@ -117,6 +121,7 @@ def _text(
     bindings = torch_importer()
     if bindings is None:
         raise CompileError("PyTorch programs need the torch-mlir package, which is not installed")
+    graph = without_complex(graph)
     compute_wide(graph)
     ctx = context(unregistered=True)
     bindings.register(ctx)
@@ -129,6 +134,7 @@ def _text(
         call_routines(module)
         sum_products(module)
         compute_elements(module)
+        transform(module)
         lower_tm_tensor(module)
         simplify(module)
         unfold_products(module)
@@ -139,6 +145,7 @@ def _text(
         refuse_unknown(module, _OURS)
         _set_layouts(module, arguments, results)
         mark_unsigned(functions_of(module)["main"], graph)
+        mark_complex(functions_of(module)["main"], graph)
         _set_donations(module, written)
         if hints:
             _set_hints(module, hints)
@@ -228,11 +235,11 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
         ) -> None:
             """Import what upstream does not know as calls of functions without a body."""
             target, module = str(node.target), self.fx_importer.module
-            if target == LIBRARY_OP:
-                operands, routine, flags = node.args
+            if target in DECLARE:
+                operands, *said = node.args
                 values = [self._import_argument(loc, operand) for operand in operands]
                 types = [self._cc.value_info_to_type(value) for value in node.meta["val"]]
-                name = declare_routine(module, routine, flags, values, types)
+                name = DECLARE[target](module, *said, values, types)
                 self._bind(node, list(_call(loc, name, types, values).results))
                 return
             if target == CONSTRAIN_OP:

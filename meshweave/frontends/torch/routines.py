@@ -1,24 +1,24 @@
 """Bring what torch-mlir does not know through its pipelines, as calls of functions without a body.
 
-Calls of LAPACK become `mw.lapack`, constraints of layouts `dist.constrain`, sums of products one product with two loops
-that reduce, bits taken for another dtype and extremes ops of `arith` on elements: an attribute of the function says
-which.
+Calls of LAPACK become `mw.lapack`, Fourier transforms `mw.fft`, functions of complex numbers loops on their parts,
+constraints of layouts `dist.constrain`, sums of products one product with two loops that reduce, bits taken for another
+dtype and extremes ops of `arith` on elements: an attribute of the function says which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from meshweave.dialects.dist import LayoutAttr
+from meshweave.frontends.complex.functions import function_of
 from meshweave.frontends.stablehlo.inline import callee_of
 from meshweave.ir.bindings import ir
-from meshweave.ir.build import IteratorType, OpBuilder, dims_map
+from meshweave.ir.build import IteratorType, OpBuilder, dims_map, i64
+from meshweave.ir.fft import FFT
 from meshweave.ir.lapack import lapack
 from meshweave.ir.ops import functions_of, ops_named, replace_op
 from meshweave.layout import Layout
 
-LIBRARY_OP = "meshweave.lapack.default"
-"""The op of torch that stands for all routines: see `lapack.py`."""
 CONSTRAIN_OP = "meshweave.constrain.default"
 """The op of torch that gives a value a layout over some axes: see `constrain.py`."""
 SUMMED_OP = "meshweave.summed_products.default"
@@ -30,6 +30,8 @@ _SUMMED = "meshweave.summed_products"
 EXTREME_OP = "meshweave.extreme.default"
 """The op of torch that chooses the larger or the smaller of two elements, NaN before either: see `orders.py`."""
 _ELEMENT_OP = "meshweave.element_op"
+_FUNCTION = "meshweave.function_of_complex"
+_TRANSFORM = "meshweave.transform"
 _SAYS = "meshweave.lapack"  # attribute of a function: the routine and its flags
 _LAYOUT, _AXES = "meshweave.layout", "meshweave.axes"
 
@@ -63,6 +65,34 @@ def declare_elementwise(
     """Declare a function that stands for an op of `arith` on elements of tensors of one shape; return its name."""
     said = {_ELEMENT_OP: ir.StringAttr.get(op)}
     return _declare(module, "elementwise", operands, [result], said)
+
+
+def declare_function(
+    module: ir.Module, name: str, operands: Sequence[ir.Value], results: Sequence[ir.Type]
+) -> str:
+    """Declare a function that stands for one of complex numbers, whose parts are tensors; return its name."""
+    return _declare(module, "of_complex", operands, results, {_FUNCTION: ir.StringAttr.get(name)})
+
+
+def declare_transform(
+    module: ir.Module,
+    kind: str,
+    dim: int,
+    length: int,
+    operands: Sequence[ir.Value],
+    results: Sequence[ir.Type],
+) -> str:
+    """Declare a function that stands for Fourier transforms along a dim; return its name."""
+    said = {"kind": ir.StringAttr.get(kind), "dim": i64(dim), "length": i64(length)}
+    return _declare(module, "fft", operands, results, {_TRANSFORM: ir.DictAttr.get(said)})
+
+
+DECLARE: Mapping[str, Callable[..., str]] = {
+    "meshweave.lapack.default": declare_routine,
+    "meshweave.fft.default": declare_transform,
+    "meshweave.of_complex.default": declare_function,
+}
+"""The ops of torch that take and give lists of tensors: `decompositions/lapack.py` and `of_complex` define them."""
 
 
 def _declare(
@@ -122,13 +152,14 @@ def _summed(b: OpBuilder, left: ir.Value, right: ir.Value, result: ir.RankedTens
 
 def compute_elements(module: ir.Module) -> None:
     """Replace calls of these functions by the op on each element; a cast to the same type by nothing."""
-    said = {n: f for n, f in functions_of(module).items() if _ELEMENT_OP in f.attributes}
+    said = {n: f.attributes for n, f in functions_of(module).items()}
     for call in ops_named(module.operation, "func.call"):
-        if callee_of(call) in said:
-            op = said[callee_of(call)].attributes[_ELEMENT_OP].value
-            replace_op(call, [_on_elements(op, call)])
-    for function in said.values():
-        function.erase()
+        known = said[callee_of(call)]
+        if _ELEMENT_OP in known:
+            replace_op(call, [_on_elements(known[_ELEMENT_OP].value, call)])
+        elif _FUNCTION in known:
+            replace_op(call, _on_parts(known[_FUNCTION].value, call))
+    _erase(module, _ELEMENT_OP, _FUNCTION)
 
 
 def _on_elements(op: str, call: ir.Operation) -> ir.Value:
@@ -141,6 +172,45 @@ def _on_elements(op: str, call: ir.Operation) -> ir.Value:
         return inner.one(op, into.type, *elements)
 
     return b.elementwise(values, b.empty(type_), body)
+
+
+def _on_parts(name: str, call: ir.Operation) -> list[ir.Value]:
+    """Compute a function of complex numbers from their parts, element by element."""
+    b, values = OpBuilder.before(call), list(call.operands)
+    types, whole = [r.type for r in call.results], ir.ComplexType.get(values[0].type.element_type)
+    each = dims_map(len(types[0].shape), range(len(types[0].shape)))
+    kinds = [IteratorType.PARALLEL] * len(types[0].shape)
+
+    def body(inner: OpBuilder, given: list[ir.Value]) -> list[ir.Value]:
+        parts = given[: len(values)]
+        numbers = [inner.one("complex.create", whole, *two) for two in zip(parts[::2], parts[1::2])]
+        made = function_of(inner, name, numbers)
+        if len(types) == 1:
+            return [made]
+        return [inner.one(op, whole.element_type, made) for op in ("complex.re", "complex.im")]
+
+    maps = [each] * (len(values) + len(types))
+    return list(b.generic(values, [b.empty(t) for t in types], maps, kinds, body).results)
+
+
+def transform(module: ir.Module) -> None:
+    """Replace calls of these functions by `mw.fft` of the parts."""
+    said = {n: f.attributes for n, f in functions_of(module).items()}
+    for call in ops_named(module.operation, "func.call"):
+        known = said[callee_of(call)]
+        if _TRANSFORM in known:
+            types = [r.type for r in call.results]
+            options = {n.name: n.attr for n in known[_TRANSFORM]}
+            made = OpBuilder.before(call).op(FFT, types, list(call.operands), **options)
+            replace_op(call, list(made.results))
+    _erase(module, _TRANSFORM)
+
+
+def _erase(module: ir.Module, *marks: str) -> None:
+    """Erase the functions that have one of these attributes."""
+    for function in functions_of(module).values():
+        if any(mark in function.attributes for mark in marks):
+            function.erase()
 
 
 def place_constraints(module: ir.Module) -> None:

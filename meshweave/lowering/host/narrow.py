@@ -1,8 +1,9 @@
-"""Round f64 and integers to f16 and bf16 correctly, on either target: through f32, rounded to odd.
+"""Convert between f64, integers, f16 and bf16 on either target: through f32, rounded to odd where it is shortened.
 
 So only one rounding counts. LLVM rounds twice for GPUs, and for CPUs that have no such instruction it calls a function
 of its runtime library, which is not there. Rounding to odd keeps in the last bit whether anything was cut off [Boldo,
-Melquiond, Emulation of FMA and correctly rounded sums, IEEE ToC 2008].
+Melquiond, Emulation of FMA and correctly rounded sums, IEEE ToC 2008]. LLVM compares a bf16 that was made an f64 as a
+bf16, and calls that library too.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from meshweave.ir.ops import producer
 
 
 def round_once(ops: Iterable[ir.Operation]) -> None:
-    """Rewrite each arith.truncf from f64 to 16 bits among the ops of a function, and each integer made one of them."""
+    """Rewrite each op of a function that makes 16 bits of f64 or of an integer, or f64 of bf16."""
     for op in ops:
+        if op.name == "arith.extf" and _is_longest(op):
+            f32 = OpBuilder.before(op).one("arith.extf", ir.F32Type.get(), op.operands[0])
+            op.operands[0] = f32
         if op.name in _FROM_INTEGER and _is_short(op):
             op = _through_float(op)
         if (
@@ -25,6 +29,12 @@ def round_once(ops: Iterable[ir.Operation]) -> None:
             and isinstance(op.operands[0].type, ir.F64Type)
         ):
             op.operands[0] = _odd(op)
+
+
+def _is_longest(op: ir.Operation) -> bool:
+    """Tell whether an op makes a bf16 an f64."""
+    types = op.operands[0].type, op.results[0].type
+    return isinstance(types[0], ir.BF16Type) and isinstance(types[1], ir.F64Type)
 
 
 _FROM_INTEGER = ("arith.sitofp", "arith.uitofp")

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from meshweave.ir.routines import RoutineCall
+from meshweave.frontends.torch.decompositions.of_complex.functions import conjugate
+from meshweave.frontends.torch.decompositions.of_complex.parts import PART_OF, WHOLE_OF
+from meshweave.ir.routines import COMPLEX, PARTS, ROUTINES, RoutineCall
 
 torch.library.define(
     "meshweave::lapack", "(Tensor[] operands, str routine, str[] flags) -> Tensor[]"
@@ -32,11 +34,21 @@ torch.library.register_fake("meshweave::lapack", _shapes)
 
 def _call(routine: str, *operands: Tensor, **flags: bool) -> list[Tensor]:
     """Call a routine with those flags that hold."""
-    if operands[0].dtype not in (torch.float32, torch.float64):
-        raise NotImplementedError(f"linear algebra of {operands[0].dtype}")
-    said = [name for name, holds in flags.items() if holds]
+    kind, said = operands[0].dtype, [name for name, holds in flags.items() if holds]
+    if kind in PART_OF:
+        return _call_in_parts(routine, operands, said)
+    if kind not in WHOLE_OF:
+        raise NotImplementedError(f"linear algebra of {kind}")
     made: list[Tensor] = torch.ops.meshweave.lapack(list(operands), routine, said)
     return made
+
+
+def _call_in_parts(routine: str, operands: Sequence[Tensor], flags: Sequence[str]) -> list[Tensor]:
+    """Call a routine on complex numbers, whose parts are a last dim."""
+    packed = [torch.view_as_real(x) if x.is_complex() else x for x in operands]
+    made = torch.ops.meshweave.lapack(packed, routine + COMPLEX, flags)
+    dims = ROUTINES[routine + COMPLEX].tensors[len(packed) :]
+    return [torch.view_as_complex(x) if d.endswith(PARTS) else x for x, d in zip(made, dims)]
 
 
 def decompositions() -> dict[OpOverload, Callable[..., object]]:
@@ -106,8 +118,10 @@ def _cholesky_ex(
 
 def _cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
     b, factor = _of_one_batch(b, factor)
-    once = _call("trsm_left", factor, b, lower=not upper, transposed=upper)[0]
-    return _call("trsm_left", factor, once, lower=not upper, transposed=not upper)[0]
+    other = conjugate(factor)
+    once, last = (other, factor) if upper else (factor, other)
+    b = _call("trsm_left", once, b, lower=not upper, transposed=upper)[0]
+    return _call("trsm_left", last, b, lower=not upper, transposed=not upper)[0]
 
 
 def _of_one_batch(b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,11 +162,12 @@ def _lu_solve(
     factors: Tensor, pivots: Tensor, b: Tensor, *, left: bool = True, adjoint: bool = False
 ) -> Tensor:
     if not left:
-        turned = _lu_solve(factors, pivots, b.mT.contiguous(), adjoint=not adjoint)
-        return turned.mT.contiguous()
+        turned = _lu_solve(factors, pivots, b.mH.contiguous(), adjoint=not adjoint)
+        return turned.mH.contiguous()
     b, factors = _of_one_batch(b, factors)
     pivots = _repeated(pivots, b.shape[:-2], 1)
     if adjoint:
+        factors = conjugate(factors)
         once = _call("trsm_left", factors, b, transposed=True)[0]
         once = _call("trsm_left", factors, once, lower=True, transposed=True, unit=True)[0]
         return _call("laswp", once, pivots, transposed=True)[0]
@@ -185,7 +200,7 @@ def _det(a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _slogdet(a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     factors, pivots, _ = _lu_factor_ex(a)
     diagonal = torch.diagonal(factors, dim1=-2, dim2=-1)
-    sign = _parity(pivots, a.dtype) * torch.sign(diagonal).prod(-1)
+    sign = _parity(pivots, a.dtype) * torch.sgn(diagonal).prod(-1)
     return sign, diagonal.abs().log().sum(-1), factors, pivots
 
 
@@ -203,6 +218,9 @@ def _solve_triangular(
     a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
     b, a = _of_one_batch(b, a)
+    if not left and a.is_complex():
+        turned = _solve_triangular(a.mT, b.mT, upper=not upper, unitriangular=unitriangular)
+        return turned.mT.contiguous()
     routine = "trsm_left" if left else "trsm_right"
     return _call(routine, a, b, lower=not upper, unit=unitriangular)[0]
 
@@ -255,12 +273,12 @@ def _pinv(
 ) -> Tensor:
     """Invert the singular values that are larger than both tolerances."""
     if hermitian:  # of which the lower triangle counts
-        a = torch.tril(a) + torch.tril(a, -1).mT
+        a = torch.tril(a) + torch.tril(a, -1).mH
     u, values, vt = _svd(a)
-    small = a.new_zeros([]) if atol is None else atol
+    small = values.new_zeros([]) if atol is None else atol
     if rtol is None:
         eps = torch.finfo(a.dtype).eps * max(a.shape[-2:])
         rtol = torch.where(small > 0, 0.0, eps)
     limit = torch.maximum(small.unsqueeze(-1), rtol.unsqueeze(-1) * values[..., :1])
     inverse = torch.where(values > limit, 1 / values, 0.0)
-    return (vt.mT * inverse.unsqueeze(-2)) @ u.mT
+    return (vt.mH * inverse.unsqueeze(-2)) @ u.mH

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from meshweave.frontends.torch.decompositions.halves import wide
+from meshweave.frontends.torch.decompositions.halves import HALVES, wide
 
 
 def decompositions() -> dict[OpOverload, Callable[..., object]]:
@@ -113,6 +113,8 @@ def _exponential(a: Tensor) -> Tensor:
     """Scale, approximate, and square as often as each matrix needs it."""
     if not a.numel():
         return a.clone()
+    if a.dtype in HALVES:
+        return _exponential(wide(a)).to(a.dtype)
     norm = a.abs().sum(-2).amax(-1)[..., None, None]
     count = torch.ceil(torch.log2(norm / LIMIT)).clamp(min=0)
     made = _pade(a * torch.exp2(-count))
@@ -156,8 +158,10 @@ def _lu_unpack(
     k, none = min(m, n), factors.new_empty([0])
     order, lower, upper = none, none, none
     if unpack_pivots:
-        rows = torch.eye(m, dtype=factors.dtype).expand([*factors.shape[:-2], m, m]).clone()
+        rows = torch.eye(m, dtype=factors.dtype.to_real())
+        rows = rows.expand([*factors.shape[:-2], m, m]).clone()
         order = torch.ops.meshweave.lapack([rows, pivots], "laswp", ["transposed"])[0]
+        order = order.to(factors.dtype)
     if unpack_data:
         lower = torch.tril(factors[..., :, :k], -1) + torch.eye(m, k, dtype=factors.dtype)
         upper = torch.triu(factors[..., :k, :])
@@ -171,5 +175,5 @@ def _times_q(
     m, k = packed.shape[-2], scales.shape[-1]
     square = torch.nn.functional.pad(packed[..., :k], (0, m - k))
     q = torch.linalg.householder_product(square, scales)
-    q = q.mT if transpose else q
+    q = q.mH if transpose else q
     return q @ other if left else other @ q

@@ -25,6 +25,7 @@ def decompositions() -> dict[object, Callable[..., object]]:
             NotImplemented if sorted else torch.topk(x, k, dim, largest)
         ),
         aten.kthvalue.default: of_rows(_kthvalue),
+        aten.mode.default: of_rows(_mode),
         aten.median.dim: of_rows(_median_along),
         aten.median.default: lambda x: _median_along(x.reshape(-1), 0)[0],
         aten.eq.Tensor: _equal,
@@ -173,6 +174,19 @@ def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[
     values, places = torch.sort(x, dim)
     found = (values.narrow(dim, k - 1, 1), places.narrow(dim, k - 1, 1))
     return found if keepdim else tuple(one.squeeze(dim) for one in found)
+
+
+def _mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the most frequent element along a dim, the smallest of several, and the last place of it."""
+    values, places = torch.sort(x, dim)  # ours keeps the order of equal ones
+    size = x.shape[dim]
+    place = torch.arange(size).reshape([size if d == dim % x.dim() else 1 for d in range(x.dim())])
+    differs = values.narrow(dim, 1, size - 1) != values.narrow(dim, 0, size - 1)
+    first = torch.cat([torch.ones_like(values.narrow(dim, 0, 1), dtype=torch.bool), differs], dim)
+    begin = torch.cummax(torch.where(first, place, 0), dim)[0]
+    last = torch.argmax(place - begin, dim, keepdim=True)
+    found = values.gather(dim, last), places.gather(dim, last)
+    return found if keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
 
 
 def _median_along(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:

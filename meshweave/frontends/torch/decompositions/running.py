@@ -55,12 +55,12 @@ def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
     """Combine the first 1, 2, ... elements along a dim, in log2(size) rounds."""
     step = 1
     while x.dim() and step < x.shape[dim]:
-        x = torch.logaddexp(_shifted(x, dim, step, -math.inf), x)
+        x = torch.logaddexp(shifted(x, dim, step, -math.inf), x)
         step *= 2
     return x
 
 
-def _shifted(x: Tensor, dim: int, step: int, fill: float) -> Tensor:
+def shifted(x: Tensor, dim: int, step: int, fill: float) -> Tensor:
     """Move x towards larger places along a dim, with `fill` before it."""
     kept = x.narrow(dim, 0, x.shape[dim] - step)
     behind = x.dim() - 1 - dim % x.dim()
@@ -74,8 +74,8 @@ def _extremes_so_far(x: Tensor, dim: int, better: Combine) -> tuple[Tensor, Tens
     places = torch.arange(size).reshape(shape).expand(x.shape)
     step, values = 1, x
     while step < size:
-        before = _shifted(values, dim, step, 0)
-        earlier = _shifted(places, dim, step, -1)
+        before = shifted(values, dim, step, 0)
+        earlier = shifted(places, dim, step, -1)
         keeps = better(values, before) | (earlier < 0)
         if x.is_floating_point():
             keeps = keeps | (values != values)

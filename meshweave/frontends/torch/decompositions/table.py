@@ -25,6 +25,7 @@ from meshweave.frontends.torch.decompositions import (
     special,
 )
 from meshweave.frontends.torch.decompositions.halves import rounded_once, wide, wide_product
+from meshweave.frontends.torch.decompositions.of_complex.table import with_complex
 
 
 def decompositions(
@@ -56,7 +57,7 @@ def decompositions(
     table[aten.gelu.default] = _gelu
     table[aten.convolution.default] = convolution.transposed_only
     table[aten.convolution_backward.default] = convolution.backward
-    return table
+    return with_complex(table)
 
 
 def _attention(
