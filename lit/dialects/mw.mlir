@@ -52,6 +52,13 @@ func.func @transforms(%a: tensor<3x8x2xf32>, %re: tensor<3x8xf32>, %im: tensor<3
   return %2 : tensor<3x8xf32>
 }
 
+// CHECK-LABEL: func.func @of_python
+func.func @of_python(%a: tensor<3xf32>) -> tensor<2xi32> {
+  // CHECK: "mw.host"(%arg0) {function = "f", number = 7 : i64} : (tensor<3xf32>) -> tensor<2xi32>
+  %0 = "mw.host"(%a) {number = 7 : i64, function = "f"} : (tensor<3xf32>) -> tensor<2xi32>
+  return %0 : tensor<2xi32>
+}
+
 // CHECK-LABEL: func.func @buffers
 func.func @buffers(%a: memref<4xf32>, %out: memref<4xf32>) {
   // CHECK: "mw.place"() {buffer = 0 : i64, lifetime = array<i64: 1, 3>, offset = 64 : i64} : () -> memref<2x2xf32>

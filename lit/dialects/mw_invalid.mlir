@@ -336,3 +336,11 @@ func.func @attention_that_yields_one_score(%q: tensor<8x4xbf16>) -> tensor<8x4xb
   ]} : (tensor<8x4xbf16>, tensor<8x4xbf16>, tensor<8x4xbf16>) -> tensor<8x4xbf16>
   return %0 : tensor<8x4xbf16>
 }
+
+// -----
+
+func.func @of_nothing(%a: tensor<0xf32>) -> tensor<2xi32> {
+  // expected-error @below {{'mw.host' op takes and gives tensors of static shapes, with elements}}
+  %0 = "mw.host"(%a) {number = 7 : i64, function = "f"} : (tensor<0xf32>) -> tensor<2xi32>
+  return %0 : tensor<2xi32>
+}

@@ -5,8 +5,8 @@ Two views. On *tensors*, after `lower-collectives` and `fuse-kernels`: the linal
 `plan-memory`: the same ops on memrefs, without results, and `mw.place` says where in the rank's arena each buffer lies
 and how long it lives. `mw.program` says what holds for the whole program.
 
-`mw.scan`, `mw.order`, `mw.sort`, `mw.scatter`, `mw.lapack` and `mw.fft` stand in the global view too: frontends make
-them, since linalg has no such op. `mw.attention` and `mw.reduced_scores` are
+`mw.scan`, `mw.order`, `mw.sort`, `mw.scatter`, `mw.lapack`, `mw.fft` and `mw.host` stand in the global view too:
+frontends make them, since linalg has no such op. `mw.attention` and `mw.reduced_scores` are
 what `select-kernels` makes of an attention and of its backward for gpus.
 """
 
@@ -218,6 +218,41 @@ class FftOp(Mw.Operation, name="fft", traits=[_PureOnTensors]):
     def verify_invariants(self) -> bool:
         wrong = fft_misfit(self.operation)
         return require(self, not wrong, wrong)
+
+
+class _AsSaid(_PureOnTensors):
+    """Let an op have `effects` where it says so, besides."""
+
+    @staticmethod
+    def get_effects(op: ir.Operation, effects: list[ir.MemoryEffect]) -> None:
+        """Append the effects of `op` to `effects`."""
+        if not len(op.results) or "effects" in op.attributes:
+            effects.append(ir.MemoryEffect.Write)
+
+
+@mixed_rows
+class HostOp(Mw.Operation, name="host", traits=[_AsSaid]):
+    """Call number `number` of the functions of the process that compiled the program, `function` by name, with tensors.
+
+    Every rank calls it, and it gives the same on all. Where it has `effects` the process may have rank 0 alone call it,
+    and what it gives, one i1, means nothing.
+    On buffers its `outs` results come after the operands.
+    """
+
+    values: Sequence[ext.Operand[Any]]
+    outputs: Sequence[ext.Result[Any]]
+    number: ir.IntegerAttr
+    function: ir.StringAttr
+
+    def verify_invariants(self) -> bool:
+        values = [*self.operation.operands, *self.operation.results]
+        shaped = [value.type for value in values if isinstance(value.type, ir.ShapedType)]
+        return require(
+            self,
+            len(shaped) == len(values)
+            and all(type_.has_static_shape and 0 not in type_.shape for type_ in shaped),
+            "takes and gives tensors of static shapes, with elements",
+        )
 
 
 @mixed_rows

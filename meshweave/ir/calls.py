@@ -1,7 +1,9 @@
-"""Read the ops that a function of the target computes as a whole: `mw.lapack` and `mw.fft`."""
+"""Read the ops that a function computes as a whole: `mw.lapack` and `mw.fft`, of the target, and `mw.host`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from meshweave.ir.fft import FFT, Transform
@@ -10,12 +12,51 @@ from meshweave.ir.routines import LAPACK, RoutineCall
 if TYPE_CHECKING:
     from meshweave.ir.bindings import ir
 
-CALLS = (LAPACK, FFT)
+HOST = "mw.host"
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """Hold what an `mw.host` says. number: of the function, in the process that has it; inputs: operands it reads."""
+
+    number: int
+    name: str
+    inputs: int
+    scratch_bytes: int = 0
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> HostCall:
+        """Read an `mw.host`, on tensors or on buffers, that its verifier has passed."""
+        outs = op.attributes["outs"].value if "outs" in op.attributes else 0
+        said = op.attributes
+        return cls(said["number"].value, said["function"].value, len(op.operands) - outs)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return what equal calls have in common."""
+        return "host", self.number
+
+    @property
+    def title(self) -> str:
+        """Return what reports call it."""
+        return f"{self.name} of Python"
+
+
+CALLS = (LAPACK, FFT, HOST)
 """The names of these ops. They are given no tensors to write their results in."""
-Called: TypeAlias = RoutineCall | Transform
+Written: TypeAlias = RoutineCall | Transform
+"""What an op says that a function of the target does, which is written for it."""
+Called: TypeAlias = Written | HostCall
 """What such an op says: `key`, `title` for reports, `inputs` that it reads, `scratch_bytes` of its own memory."""
 
 
 def called(op: ir.Operation) -> Called:
     """Read one of these ops, on tensors or on buffers, that its verifier has passed."""
-    return Transform.of(op) if op.name == FFT else RoutineCall.of(op)
+    return _READ[op.name](op)
+
+
+_READ: dict[str, Callable[[ir.Operation], Called]] = {
+    LAPACK: RoutineCall.of,
+    FFT: Transform.of,
+    HOST: HostCall.of,
+}

@@ -25,7 +25,7 @@ def take_captured(module: JaxOp) -> tuple[Elements, ...]:
     ir = import_module("jax.extend.mlir.ir")
     numbers: dict[Any, int] = {}  # of attributes, of which equal ones are one
     with module.context:
-        for op in [op for op in _ops(module) if op.name == "stablehlo.constant"]:
+        for op in [op for op in ops_in(module) if op.name == "stablehlo.constant"]:
             type_ = op.results[0].type
             if isinstance(type_.element_type, ir.ComplexType):
                 continue  # refused, with its place, when the text is read
@@ -49,13 +49,13 @@ def take_captured(module: JaxOp) -> tuple[Elements, ...]:
         return tuple(_elements(ir, value) for value in numbers)
 
 
-def _ops(op: JaxOp) -> Iterator[JaxOp]:
+def ops_in(op: JaxOp) -> Iterator[JaxOp]:
     """Yield the ops in an op, at all depths."""
     for region in op.regions:
         for block in region.blocks:
             for inner in block.operations:
                 yield inner.operation
-                yield from _ops(inner.operation)
+                yield from ops_in(inner.operation)
 
 
 def _elements(ir: JaxModule, value: Any) -> Elements:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from meshweave.errors import CompileError, UsageError
+from meshweave.jax.callbacks import take_callbacks, without_devices
 from meshweave.jax.captured import take_captured
 from meshweave.jax.placements import (
     PyTree,
@@ -198,6 +199,7 @@ def _traced(
     asked = result_layouts(jax, wanted.out_shardings, lowered.out_info, placed.mesh)
     module = lowered.compiler_ir("stablehlo").operation.clone()
     captured = take_captured(module)
+    take_callbacks(module, _callbacks_of(lowered))
     kept = _kept(lowered, module, len(inputs), name_of(fn))
     layouts = {kept.index(n): text for n, text in placed.layouts.items() if n in kept}
     if wanted.peak_bytes is not None:
@@ -269,30 +271,31 @@ def _holding(
 
 
 def _lowered(stage: JaxTraced) -> JaxLowered:
-    """Lower what JAX has traced. Raises CompileError for callbacks, which JAX lowers for real devices only."""
+    """Lower what JAX has traced. Raises CompileError for what JAX lowers for real devices only."""
     try:
-        return stage.lower(lowering_platforms=("cpu",))
+        with without_devices():
+            return stage.lower(lowering_platforms=("cpu",))
     except ValueError:
-        found = list(_callbacks(stage.jaxpr.jaxpr))
+        found = list(_of_devices(stage.jaxpr.jaxpr))
         if not found:
             raise
-        named = "; ".join(f"a callback into Python: {name} (at {at})" for name, at in found)
-        raise CompileError(f"not supported: {named}", found[0][1]) from None
+        named = "; ".join(f"{name} (at {at})" for name, at in found)
+        raise CompileError(f"not supported: what needs devices: {named}", found[0][1]) from None
 
 
-_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "inspect_sharding")
+_OF_DEVICES = ("inspect_sharding", "custom_partitioning")
 
 
-def _callbacks(jaxpr: Jaxpr) -> Iterator[tuple[str, str]]:
-    """Give the name of each primitive that calls Python when it runs, and its line in the user's file."""
+def _of_devices(jaxpr: Jaxpr) -> Iterator[tuple[str, str]]:
+    """Give the name of each primitive that asks for devices, and its line in the user's file."""
     from jax.extend.core import jaxprs_in_params
     from jax.extend.source_info_util import summarize
 
     for equation in jaxpr.eqns:
-        if equation.primitive.name in _CALLBACKS:
+        if equation.primitive.name in _OF_DEVICES:
             yield equation.primitive.name, summarize(equation.source_info).partition(" (")[0]
         for inner in jaxprs_in_params(equation.params):
-            yield from _callbacks(inner)
+            yield from _of_devices(inner)
 
 
 def _kept(lowered: JaxLowered, module: Any, count: int, name: str) -> tuple[int, ...]:
@@ -306,6 +309,15 @@ def _kept(lowered: JaxLowered, module: Any, count: int, name: str) -> tuple[int,
             f"from_jax: {name} has arguments that nothing reads: jit it with keep_unused=True"
         )
     return tuple(range(count))
+
+
+def _callbacks_of(lowered: JaxLowered) -> Sequence[Callable[..., Any]]:
+    """Return the functions of Python that a program calls, by the numbers that it has for them."""
+    inside = getattr(lowered, "_lowering", None)
+    found: Sequence[Callable[..., Any]] = (getattr(inside, "compile_args", None) or {}).get(
+        "host_callbacks", ()
+    )
+    return found
 
 
 def _parameters(fn: Callable[..., PyTree]) -> list[str]:

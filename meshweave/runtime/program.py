@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshweave.abi import ALIGNMENT, rounded
+from meshweave.abi import ALIGNMENT, HOST_CALL, PYTHON, rounded
 from meshweave.bundle import Bundle, Manifest, Port, numpy_dtype, slots
 from meshweave.errors import MeshweaveError
+from meshweave.runtime.host import HostCalls
 from meshweave.runtime.libraries import libraries
 from meshweave.runtime.loader import LoadedCode, load
 from meshweave.runtime.memory import Values, aligned, aligned_array
@@ -31,8 +32,13 @@ def buffer(port: Port) -> Values:
 def load_code(bundle: Bundle) -> tuple[LoadedCode, StepFunction]:
     """Load a bundle's objects; return the code and its entry. Raises MeshweaveError when they cannot be loaded here."""
     check_processor(bundle.manifest.features)
-    code = load(bundle.objects, libraries=libraries(bundle.manifest.libraries))
-    return code, entry_of(code, bundle.manifest)
+    names = bundle.manifest.libraries
+    host = HostCalls() if PYTHON in names else None
+    externals = {HOST_CALL: host.address} if host is not None else {}
+    others = libraries(tuple(name for name in names if name != PYTHON))
+    code = load(bundle.objects, externals, others)
+    step = entry_of(code, bundle.manifest)
+    return code, step if host is None else host.heard(step)
 
 
 def entry_of(code: LoadedCode, manifest: Manifest) -> StepFunction:

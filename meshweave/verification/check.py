@@ -26,6 +26,7 @@ from meshweave.verification.ops import (
     attention,
     collectives,
     fft,
+    host,
     lapack,
     loops,
     repeats,
@@ -51,7 +52,19 @@ LEAST_TERMS = 2_000
 MOST_STEPS = 20_000
 """Steps that compare results case by case, some seconds; LEAST_STEPS in a compile, less than half a second."""
 LEAST_STEPS = 5_000
-READERS = (attention, collectives, fft, lapack, loops, repeats, scans, scatters, sorting, tensors)
+READERS = (
+    attention,
+    collectives,
+    fft,
+    host,
+    lapack,
+    loops,
+    repeats,
+    scans,
+    scatters,
+    sorting,
+    tensors,
+)
 """The files that say how ops are read; importing them registers what they say."""
 
 

@@ -2,3 +2,5 @@
 
 CAPTURED = "meshweave.captured"
 """What a custom_call names that stands for an array which the function holds; `backend_config` has its number."""
+CALLBACK = "meshweave.host"
+"""What a custom_call names that calls a function of Python; `backend_config` has its number and its name."""

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from meshweave.abi import TraceBuffer
+from meshweave.abi import HOST_CALL, TraceBuffer
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import ops_named, ops_where, replace_op
@@ -251,7 +251,15 @@ def check_functions(module: ir.Module, calls: Collection[str], places: Mapping[s
     """
     ops = [view.operation for view in module.body.operations]
     own = {symbol_of(op) for op in ops if op.name == "llvm.func" and len(op.regions[0].blocks)}
-    known = {*own, *calls, *blas.SYMBOLS.values(), *blas.VECTORS.values(), *lapack.symbols(), SHARE}
+    known = {
+        *own,
+        *calls,
+        *blas.SYMBOLS.values(),
+        *blas.VECTORS.values(),
+        *lapack.symbols(),
+        SHARE,
+        HOST_CALL,
+    }
     for op in ops:
         if op.name != "mw.program":
             _check(op, known, places.get(symbol_of(op) or ""))

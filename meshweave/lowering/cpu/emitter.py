@@ -7,9 +7,9 @@ where there is none.
 
 from __future__ import annotations
 
-from meshweave.abi import TraceBuffer
+from meshweave.abi import HOST_CALL, TraceBuffer
 from meshweave.ir.bindings import ir
-from meshweave.ir.calls import called
+from meshweave.ir.calls import HostCall, called
 from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.steps import Root, Step
@@ -33,8 +33,25 @@ class CpuEmitter(Emitter):
 
     def routine(self, step: Step) -> None:
         """Call a routine."""
-        self._mark(self._kernel(called(step.op).title, location_text(step.op.location)))
-        super().routine(step)
+        said = called(step.op)
+        self._mark(self._kernel(said.title, location_text(step.op.location)))
+        if isinstance(said, HostCall):
+            self._host(step, said)
+        else:
+            super().routine(step)
+
+    def _host(self, step: Step, said: HostCall) -> None:
+        """Call a function of Python with the places of what it is given and of what it gives."""
+        places = [self._place(place) for place in (*step.operands, *step.outputs)]
+        cells = self._cells(max(1, len(places)))
+        for k, place in enumerate(places):
+            at = self._behind(cells, 8 * k)
+            self.lines.append(f"llvm.store {place}, {at} : {_POINTER}, {_POINTER}")
+        types = f"(i64, i64, {_POINTER})"
+        self.code.declared[HOST_CALL] = types
+        rank = self._slot(self.slots.rank, "i64")
+        given = f"{self.i64(said.number)}, {rank}, {cells}"
+        self.lines.append(f"llvm.call @{HOST_CALL}({given}) : {types} -> ()")
 
     def for_loop(self, step: Step) -> None:
         """Write an scf.for, or have the cores do its iterations."""

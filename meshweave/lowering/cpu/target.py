@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshweave.abi import HOST_CALL, PYTHON
 from meshweave.bundle import Bundle, Manifest
 from meshweave.certificate import UNCHECKED, Certificate
 from meshweave.ir.bindings import ir
-from meshweave.ir.calls import Called
+from meshweave.ir.calls import Written
 from meshweave.ir.routines import RoutineCall
 from meshweave.layout import Mesh
 from meshweave.lowering.buffers.constants import constant_buffers
@@ -106,12 +107,18 @@ def _code(program: LoweredProgram) -> tuple[ir.Module, CodeFacts]:
         calls=tuple(calls),
         runs=frozenset[int]().union(*(call.runs for call in collectives.calls)),
         staging_bytes=_staging(program) if calls else 0,
-        libraries=("m", "openblas") if kernels.declared else ("m",),
+        libraries=_libraries(code, kernels),
         ends=always_ends(body.plan.entries for body in program.bodies),
         features=tuple(sorted(kernels.features)),
         marks=tuple(code.marks),
     )
     return module, facts
+
+
+def _libraries(code: Code, kernels: Kernels) -> tuple[str, ...]:
+    """Return what the code itself calls."""
+    calls_python = HOST_CALL in code.declared
+    return ("m", *["openblas"] * bool(kernels.declared), *[PYTHON] * calls_python)
 
 
 def _staging(program: LoweredProgram) -> int:
@@ -236,7 +243,7 @@ class Kernels:
             self.texts.append(self._text(name, unit))
         return name
 
-    def routine(self, call: Called) -> str:
+    def routine(self, call: Written) -> str:
         """Return the function that calls LAPACK, or transforms, for each of a batch, generated when it is new."""
         name = self._names.get(call.key)
         if name is None:

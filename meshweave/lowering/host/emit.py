@@ -24,7 +24,7 @@ from meshweave.dialects.mw import TIMES
 from meshweave.errors import CompileError
 from meshweave.exchange.table import Loop, loops_of
 from meshweave.ir.bindings import ir
-from meshweave.ir.calls import Called, called
+from meshweave.ir.calls import HostCall, Written, called
 from meshweave.ir.locations import location_text
 from meshweave.lowering.buffers.function_plan import FunctionPlan
 from meshweave.lowering.buffers.steps import MemrefPlace, Root, Step
@@ -49,7 +49,7 @@ class Code:
         constants: Mapping[str, bytes],
         emitter: type[Emitter] | None = None,
         areas: Mapping[int, int] | None = None,
-        routine_of: Callable[[Called], str] | None = None,
+        routine_of: Callable[[Written], str] | None = None,
         shared: Collection[str] = (),
         alone_of: Callable[[KernelUnit], str] | None = None,
     ) -> None:
@@ -233,8 +233,9 @@ class Emitter(Branches):
 
     def routine(self, step: Step) -> None:
         """Call the function that does what the op says for each matrix or row of a batch."""
-        assert self.code.routine_of is not None, "refused where there is none"
-        name = self.code.routine_of(called(step.op))
+        said, routine_of = called(step.op), self.code.routine_of
+        assert routine_of is not None and not isinstance(said, HostCall), "refused where none is"
+        name = routine_of(said)
         places = [*step.operands, *step.outputs, *([step.scratch] if step.scratch else [])]
         types = ", ".join(["!llvm.ptr"] * len(places))
         self.code.declared[name] = f"({types})"

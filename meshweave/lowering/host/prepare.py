@@ -22,6 +22,7 @@ from meshweave.errors import CompileError
 from meshweave.hints.fast_paths import KERNEL, SWITCHES
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, tensor_type
+from meshweave.ir.calls import HOST
 from meshweave.ir.factorizations import LOOPS
 from meshweave.ir.factorizations import in_loops as factored_in_loops
 from meshweave.ir.fft import FFT
@@ -79,6 +80,8 @@ def _refusal(op: ir.Operation, kept: set[str], target: str) -> str:
         return f"{op.name} {op.attributes['routine'].value}: target gpu has no LAPACK"
     if op.name == FFT and target == "gpu":
         return f"{op.name}: target gpu has no transforms"
+    if op.name == HOST and target == "gpu":
+        return f"{op.attributes['function'].value}: target gpu calls no functions of Python"
     for type_ in (result.type for result in op.results):
         if isinstance(type_, ir.ShapedType) and not _static(type_):
             return f"{op.name}: {type_} has no static shape"

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from meshweave import errors
-from meshweave.abi import TraceBuffer
+from meshweave.abi import PYTHON, TraceBuffer
 from meshweave.bundle import Bundle
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.arrays.array import Array, collect, laid_out
@@ -79,6 +79,11 @@ class ProcessEngine:
         started.
         """
         check_engine(bundle.manifest, self.name)
+        if PYTHON in bundle.manifest.libraries:
+            raise MeshweaveError(
+                f"engine {self.name}: the program calls functions of Python, which the processes of its ranks do not "
+                "have: engine local is right"
+            )
         return ProcessExecutable(self, bundle)
 
     def job(self, nranks: int) -> RankProcesses:

@@ -80,7 +80,6 @@ def _flag(op: ir.Operation, name: str) -> bool:
 
 
 LOWER = {
-    "stablehlo.custom_call": lower_library_call,
     "stablehlo.cholesky": lower_cholesky,
     "stablehlo.triangular_solve": lower_triangular_solve,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from meshweave.ir.calls import HOST
 from meshweave.lowering.buffers.steps import Step
 from meshweave.lowering.cpu.collectives.library import Instance, link
 from meshweave.lowering.cpu.collectives.objects import kept_object
@@ -23,6 +24,10 @@ def serve_object() -> bytes:
 
 
 def always_ends(bodies: Iterable[Sequence[Entry]]) -> bool:
-    """Tell whether every call of a program ends for sure, whatever its data; bodies: the entries of its functions."""
+    """Tell whether every call of a program ends for sure, whatever its data; bodies: the entries of its functions.
+
+    What Python does of it may take any time.
+    """
     every = (entry for entries in bodies for entry in in_order(entries))
-    return not any(isinstance(entry, Step) and entry.what == "scf.while" for entry in every)
+    steps = [entry for entry in every if isinstance(entry, Step)]
+    return not any(step.what == "scf.while" or step.op.name == HOST for step in steps)

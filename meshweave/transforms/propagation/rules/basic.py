@@ -72,11 +72,11 @@ def whole_rule(op: ir.Operation, captured: list[Captured]) -> Rule:
     operands = [v.type for v in [*op.operands, *[c.value for c in captured]]]
     results = [v.type for v in op.results]
     factors: list[Factor] = []
-    dims = [_own_dims(t, factors, WHOLE) for t in operands + results]
+    dims = [own_dims(t, factors, WHOLE) for t in operands + results]
     return make_rule(op.name, factors, operands, results, dims, padding_safe=False)
 
 
-def _own_dims(type_: ir.Type, factors: list[Factor], kind: str) -> Dims | None:
+def own_dims(type_: ir.Type, factors: list[Factor], kind: str) -> Dims | None:
     """Add a new factor for each dim of the type."""
     if not is_tensor(type_):
         return None

@@ -31,6 +31,7 @@ from meshweave.transforms.propagation.bodies import (
 from meshweave.transforms.propagation.padding import padding_safe
 from meshweave.transforms.propagation.rules.basic import (
     make_rule,
+    own_dims,
     whole_rule,
 )
 
@@ -117,6 +118,14 @@ def fft_rule(op: ir.Operation, captured: list[Captured]) -> Rule:
             factors.append(Factor(type_.shape[-1], WHOLE))
             mine.append((len(factors) - 1,))
         dims.append(tuple(mine))
+    return make_rule(op.name, factors, given, made, dims)
+
+
+def host_rule(op: ir.Operation, captured: list[Captured]) -> Rule:
+    """Read the rule of a function of Python: it sees whole tensors, and gives whole ones."""
+    given, made = [v.type for v in op.operands], [r.type for r in op.results]
+    factors = list[Factor]()
+    dims = [own_dims(type_, factors, WHOLE) for type_ in (*given, *made)]
     return make_rule(op.name, factors, given, made, dims)
 
 

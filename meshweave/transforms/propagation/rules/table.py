@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
 from meshweave.ir.bindings import ir, linalg
+from meshweave.ir.calls import HOST
 from meshweave.ir.fft import FFT
 from meshweave.ir.routines import LAPACK
 from meshweave.ir.scans import SCAN
@@ -43,6 +44,7 @@ from meshweave.transforms.propagation.rules.moving import (
 from meshweave.transforms.propagation.rules.rows import (
     collective_rule,
     fft_rule,
+    host_rule,
     lapack_rule,
     order_rule,
     scan_rule,
@@ -166,6 +168,7 @@ READERS: dict[str, Callable[[ir.Operation, list[Captured]], Rule]] = {
     SORT: sort_rule,
     LAPACK: lapack_rule,
     FFT: fft_rule,
+    HOST: host_rule,
     SCATTER: scatter_rule,
     "arith.constant": whole_rule,
     "arith.*": aligned_op_rule,

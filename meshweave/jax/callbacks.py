@@ -1,0 +1,97 @@
+"""Take the functions of Python that a JAX program calls while it runs: pure callbacks, and what prints or raises.
+
+JAX lowers `jax.pure_callback`, `jax.debug.print` and others to calls of @xla_ffi_python_cpu_callback with a number in
+the list of the program's functions. Here each becomes a call of @meshweave.host with the number that this process
+knows the function by.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from meshweave.bundle import public_dtype
+from meshweave.errors import CompileError
+from meshweave.frontends.stablehlo import CALLBACK
+from meshweave.jax.captured import JaxModule, JaxOp, ops_in
+from meshweave.runtime.host import ArrayKind, PythonFunction, registered
+
+_TARGET = "xla_ffi_python_cpu_callback"
+_JAX_ALONE = ("mhlo.backend_config", "api_version", "sdy.sharding")
+_NAME = re.compile(r'"[^"]*?/?(\w+):?"')
+_WIDTHS = ("8", "16", "32", "64")
+_UNSIGNED = {f"ui{n}": np.dtype(f"uint{n}") for n in _WIDTHS}
+_DTYPES = (*[f"i{n}" for n in ("1", *_WIDTHS)], *[f"f{n}" for n in _WIDTHS[1:]], "bf16")
+"""Element types of arrays that functions take, beside the unsigned ones."""
+
+
+def take_callbacks(module: JaxModule, functions: Sequence[Callable[..., Any]]) -> None:
+    """Give the functions that a module calls numbers of this process. functions: by JAX's own numbers.
+
+    Raises CompileError for arrays that no function here takes: complex ones, and floats and integers below 8 bits.
+    """
+    ir = import_module("jax.extend.mlir.ir")
+    with module.context:
+        for op in [op for op in ops_in(module) if op.name == "stablehlo.custom_call"]:
+            if ir.StringAttr(op.attributes["call_target_name"]).value != _TARGET:
+                continue
+            config = ir.DictAttr(op.attributes["mhlo.backend_config"])
+            function = _described(op, functions[ir.IntegerAttr(config["index"]).value])
+            op.attributes["call_target_name"] = ir.StringAttr.get(CALLBACK)
+            said = f"{registered(function)} {function.name}"
+            op.attributes["backend_config"] = ir.StringAttr.get(said)
+            for name in _JAX_ALONE:
+                if name in op.attributes:
+                    del op.attributes[name]
+        for op in [op for op in ops_in(module) if op.name == "sdy.mesh"]:
+            if ir.StringAttr(op.attributes["sym_name"]).value.startswith("maximal_mesh"):
+                op.erase()  # of the device that would call them
+
+
+@contextmanager
+def without_devices() -> Iterator[None]:
+    """Let JAX lower calls of Python for an abstract mesh: it asks for devices then, and does nothing with them."""
+    needs: set[Any] = getattr(
+        import_module("jax._src.dispatch"), "prim_requires_devices_during_lowering", set()
+    )
+    held = {primitive for primitive in needs if primitive.name in ("pure_callback", "io_callback")}
+    needs -= held
+    try:
+        yield
+    finally:
+        needs |= held
+
+
+def _described(op: JaxOp, call: Callable[..., Any]) -> PythonFunction:
+    effects = "has_side_effect" in op.attributes and op.attributes["has_side_effect"].value
+    operands = tuple(_kind(value.type, op) for value in op.operands)
+    results = tuple(_kind(result.type, op) for result in op.results)
+    return PythonFunction(
+        _name(op), call, operands, results, bool(effects) and not _is_of_ranks(op)
+    )
+
+
+def _is_of_ranks(op: JaxOp) -> bool:
+    """Tell whether an op is in a `shard_map`: there every rank has its own part, and calls for it."""
+    parent = op.parent
+    while parent is not None and parent.name != "sdy.manual_computation":
+        parent = parent.parent
+    return parent is not None
+
+
+def _kind(type_: Any, op: JaxOp) -> ArrayKind:
+    element = str(getattr(type_, "element_type", "tokens"))
+    if element not in _DTYPES and element not in _UNSIGNED:
+        raise CompileError(f"not supported: {_name(op)} of Python with arrays of {element}")
+    return ArrayKind(tuple(type_.shape), _UNSIGNED.get(element) or public_dtype(element))
+
+
+def _name(op: JaxOp) -> str:
+    """Return what JAX calls the op: `pure_callback`, `debug_print`."""
+    found = _NAME.search(str(op.location))
+    return found[1] if found else "a callback"

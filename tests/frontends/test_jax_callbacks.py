@@ -1,0 +1,218 @@
+"""JAX programs that call functions of Python while they run: what is given and comes back, who calls, what fails."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshweave as mw
+from meshweave.errors import CompileError, MeshweaveError, RankError
+
+jax = pytest.importorskip("jax")
+jnp, lax = jax.numpy, jax.lax
+from jax.experimental import io_callback  # noqa: E402 (JAX may be missing)
+
+
+def like(x: Any) -> Any:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def running(a: np.ndarray) -> np.ndarray:
+    """Return what depends on whole columns."""
+    return np.cumsum(a, 0)
+
+
+MESHES = [
+    ("x=2", "[x, _]"),
+    ("x=3", "[x, _]"),
+    ("x=3", "[_, x]"),
+    ("x=2, y=2", "[y, x]"),
+    ("x=2", "[_*x, _]"),
+]
+
+
+@pytest.mark.parametrize(("mesh", "layout"), MESHES)
+def test_functions_see_whole_arrays_and_their_results_are_proven(mesh: str, layout: str) -> None:
+    def f(x: Any) -> Any:
+        return jax.pure_callback(running, like(x), x * 2).sum(1) + x[:, 0]
+
+    x = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
+    made = mw.jax.jit(f, mesh=mesh, in_shardings=(layout,))
+    np.testing.assert_allclose(np.asarray(made(x)), np.cumsum(2 * x, 0).sum(1) + x[:, 0], rtol=1e-5)
+    assert "1 of 1 results proven" in str(made.explain())
+
+
+@pytest.mark.parametrize("mesh", [None, "x=3"])
+def test_what_has_effects_is_called_once_in_order_and_by_rank_0_alone(mesh: str | None) -> None:
+    seen = list[Any]()
+
+    def step(carry: Any, k: Any) -> Any:
+        jax.debug.callback(lambda c, k: seen.append((float(c), int(k))), carry.sum(), k)
+        lax.cond(
+            k % 2 == 0,
+            lambda c: io_callback(seen.append, None, c.sum() * 100),
+            lambda c: None,
+            carry,
+        )
+        return carry * 2, None
+
+    def f(x: Any) -> Any:
+        return lax.scan(step, x, jnp.arange(3))[0]
+
+    made = mw.jax.jit(f, mesh=mesh, in_shardings=("[x]",) if mesh else None)
+    result = made(np.ones(4, np.float32))
+    assert np.asarray(result).tolist() == [8.0] * 4
+    ours = [v if isinstance(v, tuple) else float(v) for v in seen]
+    assert sorted(map(str, ours)) == sorted(
+        map(str, [(4.0, 0), 400.0, (8.0, 1), (16.0, 2), 1600.0])
+    )
+    assert [v for v in ours if isinstance(v, tuple)] == [(4.0, 0), (8.0, 1), (16.0, 2)]
+
+
+def test_in_a_shard_map_every_rank_calls_for_its_part() -> None:
+    seen = list[Any]()
+
+    def body(x: Any) -> Any:
+        jax.debug.callback(lambda a: seen.append(a.tolist()), x)
+        return jax.pure_callback(np.cumsum, like(x), x)
+
+    axes = jax.sharding.AbstractMesh((2,), ("x",))
+    spec = jax.sharding.PartitionSpec("x")
+    f = jax.shard_map(body, mesh=axes, in_specs=spec, out_specs=spec)
+    result = mw.jax.jit(f, mesh="x=2")(np.arange(6, dtype=np.float32))
+    assert np.asarray(result).tolist() == [0, 1, 3, 3, 7, 12]
+    assert sorted(seen) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_prints_are_those_of_jax(capfd: pytest.CaptureFixture[str]) -> None:
+    def f(x: Any) -> Any:
+        jax.debug.print("x {x} of {}", x.shape[0], x=x)
+        return x
+
+    x = jnp.arange(3.0)
+    jax.jit(f)(x).block_until_ready()
+    right = capfd.readouterr().out
+    mw.jax.jit(f)(x)
+    assert capfd.readouterr().out == right == "x [0. 1. 2.] of 3\n"
+
+
+KINDS = ["bool", "int8", "uint8", "int16", "uint32", "int32", "bfloat16", "float16", "float32"]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 0), (2, 3)])
+def test_arrays_of_all_dtypes_go_in_and_out(shape: Sequence[int]) -> None:
+    rng = np.random.default_rng(1)
+    values = [jnp.asarray(rng.integers(0, 100, shape)).astype(d) for d in KINDS] + [jnp.arange(2)]
+    given = list[Any]()
+
+    def turned(*arrays: Any) -> Any:
+        given.extend(arrays)
+        return tuple([np.asarray(a)[::-1] if np.ndim(a) else np.asarray(a) for a in arrays])
+
+    made = mw.jax.jit(lambda *a: jax.pure_callback(turned, tuple(map(like, a)), *a), results="jax")
+    for value, result, seen in zip(values, made(*values), given, strict=True):
+        assert result.dtype == seen.dtype == value.dtype
+        np.testing.assert_array_equal(result, value[::-1] if value.ndim else value)
+
+
+def test_an_error_ends_the_call_in_a_line_and_the_next_call_runs() -> None:
+    def checked(a: np.ndarray) -> np.ndarray:
+        if a.min() < 0:
+            raise ValueError(f"{a.min()} is below 0")
+        return a
+
+    def f(x: Any) -> Any:
+        def again(c: Any) -> Any:
+            return jax.pure_callback(checked, like(c), c) + 1
+
+        return lax.fori_loop(0, 5, lambda _, c: again(c), x).sum()
+
+    for mesh in (None, "x=2"):
+        made = mw.jax.jit(f, mesh=mesh, in_shardings=("[x]",) if mesh else None)
+        for _ in range(2):
+            with pytest.raises(
+                RankError, match=r"pure_callback of Python raised ValueError: -1\.0 is below 0"
+            ) as told:
+                made(np.full(4, -1, np.float32))
+            assert isinstance(told.value.__cause__, ValueError)
+            assert float(made(np.zeros(4, np.float32))) == 20
+
+
+def test_under_jax_transformations() -> None:
+    @jax.custom_jvp
+    def sine(x: Any) -> Any:
+        return jax.pure_callback(np.sin, like(x), x, vmap_method="expand_dims")
+
+    sine.defjvps(lambda t, _, x: t * jnp.cos(x))
+    x = jnp.linspace(-1, 1, 6).reshape(2, 3)
+    for f in (
+        jax.grad(lambda x: sine(x).sum()),
+        jax.vmap(sine),
+        jax.vmap(jax.grad(lambda r: sine(r).sum())),
+    ):
+        np.testing.assert_allclose(np.asarray(mw.jax.jit(f)(x)), jax.jit(f)(x), rtol=1e-6)
+
+
+def test_a_program_of_ours_inside_another() -> None:
+    inner = mw.jit(lambda x: x * 3)
+    made = mw.jax.jit(lambda x: jax.pure_callback(lambda a: np.asarray(inner(a)), like(x), x) + 1)
+    assert np.asarray(made(jnp.arange(3.0))).tolist() == [1.0, 4.0, 7.0]
+
+
+REFUSED = {
+    "pure_callback of Python with arrays of complex": lambda x: jax.pure_callback(
+        np.abs, jax.ShapeDtypeStruct((3,), np.float32), x + 0j
+    ),
+    "io_callback of Python has effects and results: jax.pure_callback": lambda x: io_callback(
+        np.sin, like(x), x
+    ),
+    "io_callback of Python with arrays of tokens": lambda x: (
+        io_callback(print, None, x, ordered=True),
+        x,
+    )[1],
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_is_refused_is_refused_in_a_line(why: str) -> None:
+    with pytest.raises(CompileError, match=why) as told:
+        mw.jax.jit(REFUSED[why])(jnp.arange(3.0))
+    assert "\n" not in str(told.value)
+
+
+def callback(x: Any) -> Any:
+    return jax.pure_callback(np.sin, like(x), x)
+
+
+def test_other_engines_refuse_them() -> None:
+    x = jnp.arange(4.0)
+    with pytest.raises(MeshweaveError, match="engine mpi: the program calls functions of Python"):
+        mw.from_jax(callback, x, mesh="x=2", engine="mpi")(x)
+    with pytest.raises(
+        CompileError, match="pure_callback: target gpu calls no functions of Python"
+    ):
+        mw.from_jax(callback, x, engine="emulate")
+
+
+def test_a_bundle_in_another_process_says_that_it_lacks_the_function(tmp_path: Path) -> None:
+    x = np.arange(3, dtype=np.float32)
+    mw.from_jax(callback, x).program.bundle.write(tmp_path / "program.mwb")
+    code = (
+        "import sys, numpy as np, meshweave as mw\n"
+        "from meshweave.bundle import Bundle\n"
+        "from meshweave.runtime import engine\n"
+        "program = mw.Program(Bundle.read(sys.argv[1]), engine('local'))\n"
+        "try: program(np.arange(3, dtype=np.float32))\n"
+        "except mw.MeshweaveError as error: print(error)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "program.mwb")],
+        capture_output=True, text=True, timeout=120, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert "a function of the process that compiled it" in told.stdout, told
+    assert not told.stderr
