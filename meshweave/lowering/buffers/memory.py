@@ -74,7 +74,7 @@ def _name(entry: Entry, program: LoweredProgram) -> str:
         return entry.title
     if entry.what == "collective":
         return program.collectives.ops[entry.number].name
-    if entry.what == "routine":
+    if entry.what in ("routine", "host"):
         return called(entry.op).title
     return ""
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import DYNAMIC
-from meshweave.ir.calls import CALLS, called
+from meshweave.ir.calls import CALLS, HOST, called
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import terminator
 from meshweave.lowering.buffers.arena import ArenaBlock
@@ -66,8 +66,8 @@ class MemrefPlace:
 class Step:
     """Describe one thing that the program does.
 
-    what: "kernel", "collective", "wait", "routine", "call", "copy", "unit", or the name of the op that stays. The last
-    output of a call is its frame.
+    what: "kernel", "collective", "wait", "routine", "host", "call", "copy", "unit", or the name of the op that stays.
+    The last output of a call is its frame.
 
     A collective with a ticket is only started here; a wait with that ticket, later in the same block, ends it, on the
     same places.
@@ -328,7 +328,7 @@ def _arguments(op: ir.Operation) -> list[ir.Value]:
 
 _CALLS = {
     "mw.launch": "kernel", "mw.call": "call", "mw.collective": "collective",
-    "mw.start": "collective", "mw.wait": "wait", **dict.fromkeys(CALLS, "routine"),
+    "mw.start": "collective", "mw.wait": "wait", **dict.fromkeys(CALLS, "routine"), HOST: "host",
 }  # fmt: skip
 _SILENT = _VIEWS | {
     "memref.alloc", "memref.get_global", "memref.dealloc", "mw.place", "mw.share", "mw.yield",

@@ -33,15 +33,13 @@ class CpuEmitter(Emitter):
 
     def routine(self, step: Step) -> None:
         """Call a routine."""
-        said = called(step.op)
-        self._mark(self._kernel(said.title, location_text(step.op.location)))
-        if isinstance(said, HostCall):
-            self._host(step, said)
-        else:
-            super().routine(step)
+        self._mark(self._kernel(called(step.op).title, location_text(step.op.location)))
+        super().routine(step)
 
-    def _host(self, step: Step, said: HostCall) -> None:
+    def host(self, step: Step) -> None:
         """Call a function of Python with the places of what it is given and of what it gives."""
+        said = HostCall.of(step.op)
+        self._mark(self._kernel(said.title, location_text(step.op.location)))
         places = [self._place(place) for place in (*step.operands, *step.outputs)]
         cells = self._cells(max(1, len(places)))
         for k, place in enumerate(places):

@@ -242,6 +242,10 @@ class Emitter(Branches):
         given = ", ".join([self._place(place) for place in places])
         self.lines.append(f"llvm.call @{name}({given}) : ({types}) -> ()")
 
+    def host(self, step: Step) -> None:
+        """Call a function of Python, on targets that have those."""
+        raise NotImplementedError("refused where there are none")
+
     def collective(self, step: Step) -> None:
         if step.ticket >= 0:
             self.start(step)
@@ -467,7 +471,7 @@ class Emitter(Branches):
 
 _METHODS = {
     "collective": "collective", "wait": "wait", "call": "call", "mw.member": "member",
-    "routine": "routine",
+    "routine": "routine", "host": "host",
     "memref.load": "load", "memref.store": "store",
     "scf.for": "for_loop", "scf.if": "if_else", "scf.while": "while_loop",
 }  # fmt: skip

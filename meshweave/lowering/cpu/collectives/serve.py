@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from meshweave.ir.calls import HOST
 from meshweave.lowering.buffers.steps import Step
 from meshweave.lowering.cpu.collectives.library import Instance, link
 from meshweave.lowering.cpu.collectives.objects import kept_object
@@ -29,5 +28,5 @@ def always_ends(bodies: Iterable[Sequence[Entry]]) -> bool:
     What Python does of it may take any time.
     """
     every = (entry for entries in bodies for entry in in_order(entries))
-    steps = [entry for entry in every if isinstance(entry, Step)]
-    return not any(step.what == "scf.while" or step.op.name == HOST for step in steps)
+    endless = ("scf.while", "host")
+    return not any(isinstance(entry, Step) and entry.what in endless for entry in every)
