@@ -262,3 +262,18 @@ def test_the_most_frequent_element(mesh: str | None) -> None:
     wanted, _, *others = modes(x, y)
     assert torch.equal(values, wanted) and torch.equal(x.gather(1, places[:, None])[:, 0], wanted)
     assert all(torch.equal(a, b) for a, b in zip(rest, others, strict=True))
+
+
+def test_places_of_nan_in_pools_are_the_last_ones() -> None:
+    torch.manual_seed(5)
+    pools = torch.nn.functional
+    x = torch.randn(2, 4, 5, 6)
+    x[torch.rand(x.shape) < 0.3] = torch.nan
+    x[1, 0] = -torch.inf
+
+    def function(x: Any) -> Any:
+        cubes = pools.max_pool3d(x, 2, padding=1, return_indices=True)
+        rows = pools.adaptive_max_pool1d(x[0], 4, return_indices=True)
+        return *cubes, *rows, *pools.adaptive_max_pool2d(x, (3, 4), return_indices=True)
+
+    check(function, x)

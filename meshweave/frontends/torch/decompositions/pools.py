@@ -70,8 +70,20 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
         shape[d], shape[ndim + d] = place.shape
         flat = flat * size + place.reshape(shape)
     flat = flat.flatten(ndim).expand(x.shape)
-    best = torch.argmax(x, -1, keepdim=True)
+    best = _largest(x, -1).unsqueeze(-1)
     return torch.amax(x, -1), torch.gather(flat, -1, best).squeeze(-1)
+
+
+def _largest(windows: Tensor, dim: int) -> Tensor:
+    """Return the place of the largest element along a dim; of NaNs the last, as torch's pools have it."""
+    found = torch.argmax(windows, dim)
+    if not windows.is_floating_point():
+        return found
+    shape = [1] * windows.dim()
+    shape[dim] = -1
+    places = torch.arange(windows.shape[dim]).reshape(shape)
+    last = torch.amax(torch.where(torch.isnan(windows), places, -1), dim)
+    return torch.where(last < 0, found, last)
 
 
 def _pooled(op: OpOverload, rank: int) -> Callable[..., Any]:
@@ -123,7 +135,7 @@ def _max_pool(
             part = part[tuple(index)]
         parts.append(part)
     windows = torch.stack(parts)
-    largest, rest = torch.amax(windows, 0), torch.argmax(windows, 0)
+    largest, rest = torch.amax(windows, 0), _largest(windows, 0)
     flat, inner = torch.zeros(1, dtype=torch.int64), []
     for k in reversed(kernel):
         inner.append(rest % k)
