@@ -17,11 +17,15 @@ HOST = "mw.host"
 
 @dataclass(frozen=True)
 class HostCall:
-    """Hold what an `mw.host` says. number: of the function, in the process that has it; inputs: operands it reads."""
+    """Hold what an `mw.host` says.
+
+    number: of the function, in the process that has it; inputs: operands it reads; by_first: rank 0 alone calls it.
+    """
 
     number: int
     name: str
     inputs: int
+    by_first: bool = False
     scratch_bytes: int = 0
 
     @classmethod
@@ -29,7 +33,8 @@ class HostCall:
         """Read an `mw.host`, on tensors or on buffers, that its verifier has passed."""
         outs = op.attributes["outs"].value if "outs" in op.attributes else 0
         said = op.attributes
-        return cls(said["number"].value, said["function"].value, len(op.operands) - outs)
+        inputs = len(op.operands) - outs
+        return cls(said["number"].value, said["function"].value, inputs, "first" in said)
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from meshweave.bundle import public_dtype
 from meshweave.errors import CompileError
 from meshweave.frontends.stablehlo import CALLBACK
 from meshweave.jax.captured import JaxModule, JaxOp, ops_in
+from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.host import ArrayKind, PythonFunction, registered
+
+if TYPE_CHECKING:  # JAX is optional, and takes a second to import
+    from jax.extend.core import Jaxpr
 
 _TARGET = "xla_ffi_python_cpu_callback"
 _JAX_ALONE = ("mhlo.backend_config", "api_version", "sdy.sharding")
@@ -53,35 +57,37 @@ def take_callbacks(module: JaxModule, functions: Sequence[Callable[..., Any]]) -
                 op.erase()  # of the device that would call them
 
 
+_OF_DEVICES = ("inspect_sharding", "custom_partitioning")
+_LOWERING = new_reentrant_lock()
+
+
 @contextmanager
 def without_devices() -> Iterator[None]:
     """Let JAX lower calls of Python for an abstract mesh: it asks for devices then, and does nothing with them."""
-    needs: set[Any] = getattr(
-        import_module("jax._src.dispatch"), "prim_requires_devices_during_lowering", set()
-    )
-    held = {primitive for primitive in needs if primitive.name in ("pure_callback", "io_callback")}
-    needs -= held
-    try:
+    dispatch, name = import_module("jax._src.dispatch"), "jaxpr_has_prim_requiring_devices"
+    with _LOWERING, ExitStack() as after:
+        if (asked := getattr(dispatch, name, None)) is not None:
+            setattr(dispatch, name, lambda jaxpr: any(of_devices(jaxpr)))
+            after.callback(setattr, dispatch, name, asked)
         yield
-    finally:
-        needs |= held
+
+
+def of_devices(jaxpr: Jaxpr) -> Iterator[tuple[str, str]]:
+    """Give the name of each primitive that asks for devices, and its line in the user's file."""
+    from jax.extend.core import jaxprs_in_params
+    from jax.extend.source_info_util import summarize
+
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _OF_DEVICES:
+            yield equation.primitive.name, summarize(equation.source_info).partition(" (")[0]
+        for inner in jaxprs_in_params(equation.params):
+            yield from of_devices(inner)
 
 
 def _described(op: JaxOp, call: Callable[..., Any]) -> PythonFunction:
-    effects = "has_side_effect" in op.attributes and op.attributes["has_side_effect"].value
     operands = tuple(_kind(value.type, op) for value in op.operands)
     results = tuple(_kind(result.type, op) for result in op.results)
-    return PythonFunction(
-        _name(op), call, operands, results, bool(effects) and not _is_of_ranks(op)
-    )
-
-
-def _is_of_ranks(op: JaxOp) -> bool:
-    """Tell whether an op is in a `shard_map`: there every rank has its own part, and calls for it."""
-    parent = op.parent
-    while parent is not None and parent.name != "sdy.manual_computation":
-        parent = parent.parent
-    return parent is not None
+    return PythonFunction(_name(op), call, operands, results)
 
 
 def _kind(type_: Any, op: JaxOp) -> ArrayKind:

@@ -7,7 +7,7 @@ matter here.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import wraps
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from meshweave.errors import CompileError, UsageError
-from meshweave.jax.callbacks import take_callbacks, without_devices
+from meshweave.jax.callbacks import of_devices, take_callbacks, without_devices
 from meshweave.jax.captured import take_captured
 from meshweave.jax.placements import (
     PyTree,
@@ -30,7 +30,6 @@ from meshweave.jax.placements import (
 from meshweave.layout import Mesh
 
 if TYPE_CHECKING:  # JAX is optional, and takes a second to import
-    from jax.extend.core import Jaxpr
     from jax.sharding import AbstractMesh
     from jax.stages import Lowered as JaxLowered
     from jax.stages import Traced as JaxTraced
@@ -276,26 +275,11 @@ def _lowered(stage: JaxTraced) -> JaxLowered:
         with without_devices():
             return stage.lower(lowering_platforms=("cpu",))
     except ValueError:
-        found = list(_of_devices(stage.jaxpr.jaxpr))
+        found = list(of_devices(stage.jaxpr.jaxpr))
         if not found:
             raise
         named = "; ".join(f"{name} (at {at})" for name, at in found)
         raise CompileError(f"not supported: what needs devices: {named}", found[0][1]) from None
-
-
-_OF_DEVICES = ("inspect_sharding", "custom_partitioning")
-
-
-def _of_devices(jaxpr: Jaxpr) -> Iterator[tuple[str, str]]:
-    """Give the name of each primitive that asks for devices, and its line in the user's file."""
-    from jax.extend.core import jaxprs_in_params
-    from jax.extend.source_info_util import summarize
-
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in _OF_DEVICES:
-            yield equation.primitive.name, summarize(equation.source_info).partition(" (")[0]
-        for inner in jaxprs_in_params(equation.params):
-            yield from _of_devices(inner)
 
 
 def _kept(lowered: JaxLowered, module: Any, count: int, name: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -41,27 +41,27 @@ class ArrayKind(NamedTuple):
 
 
 class PythonFunction(NamedTuple):
-    """Hold a function of arrays, and of which kinds these are. by_first: rank 0 alone calls it, for what it does."""
+    """Hold a function of arrays, and of which kinds these are."""
 
     name: str
     call: Callable[..., Sequence[Any]]
     operands: tuple[ArrayKind, ...]
     results: tuple[ArrayKind, ...]
-    by_first: bool
 
 
 _FUNCTIONS: dict[int, PythonFunction] = {}
+_ALIKE: dict[str, Iterator[int]] = {}
+"""How many functions of a name and kinds came before."""
 
 
 def registered(function: PythonFunction) -> int:
     """Keep a function for as long as this process lives; return its number, of 62 bits."""
-    for before in count():
-        text = f"{function.name} {function.operands} {function.results} {before}"
-        number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2
-        if number not in _FUNCTIONS:
-            _FUNCTIONS[number] = function
-            return number
-    raise AssertionError("numbers do not end")
+    kinds = f"{function.name} {function.operands} {function.results}"
+    before = next(_ALIKE.setdefault(kinds, count()))  # two threads never get the same
+    text = f"{kinds} {before}".encode()
+    number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 2
+    _FUNCTIONS[number] = function
+    return number
 
 
 class HostCalls:
@@ -96,14 +96,14 @@ class HostCalls:
         return raising
 
     def _called(self, number: int, rank: int, places: Any) -> None:
+        if rank:  # rank 0 alone calls it
+            return
         function = _FUNCTIONS.get(number)
         if function is None:
             missing = MeshweaveError(
                 "the program calls a function of the process that compiled it: compile it in this one"
             )
             self._failed = self._failed or (f"function {number}", missing)
-            return
-        if function.by_first and rank:
             return
         addresses = iter(places[k] for k in count())
         given = [kind.at(next(addresses) if kind.nbytes else 0) for kind in function.operands]

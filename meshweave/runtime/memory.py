@@ -90,10 +90,13 @@ def _taken(nbytes: int) -> Piece:
 
     Threads may take and leave at any moment, so that what is left may change between any two steps.
     """
-    try:
-        return _left[nbytes].pop()
-    except (KeyError, IndexError):
+    alike = _left.pop(nbytes, None)  # no other thread has these now
+    if not alike:
         return (ctypes.c_ubyte * nbytes).from_buffer(aligned(nbytes).data)
+    piece = alike.pop()
+    if alike:
+        _left[nbytes] = alike
+    return piece
 
 
 def _keep(piece: Piece) -> None:

@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -80,8 +81,12 @@ def test_what_has_effects_is_called_once_in_order_and_by_rank_0_alone(mesh: str 
 def test_in_a_shard_map_every_rank_calls_for_its_part() -> None:
     seen = list[Any]()
 
-    def body(x: Any) -> Any:
+    @jax.jit
+    def told(x: Any) -> None:
         jax.debug.callback(lambda a: seen.append(a.tolist()), x)
+
+    def body(x: Any) -> Any:
+        told(x)
         return jax.pure_callback(np.cumsum, like(x), x)
 
     axes = jax.sharding.AbstractMesh((2,), ("x",))
@@ -186,6 +191,19 @@ def test_what_is_refused_is_refused_in_a_line(why: str) -> None:
     with pytest.raises(CompileError, match=why) as told:
         mw.jax.jit(REFUSED[why])(jnp.arange(3.0))
     assert "\n" not in str(told.value)
+
+
+def test_threads_trace_and_call_side_by_side() -> None:
+    def compiled(number: int) -> list[float]:
+        f = mw.jax.jit(
+            lambda x: jax.pure_callback(lambda a: a + number, like(x), x),
+            mesh="x=2",
+            in_shardings=("[x]",),
+        )
+        return cast(list[float], np.asarray(f(np.zeros(2, np.float32))).tolist())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(compiled, range(8))) == [[float(n)] * 2 for n in range(8)]
 
 
 def callback(x: Any) -> Any:

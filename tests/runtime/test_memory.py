@@ -83,6 +83,14 @@ def test_threads_never_share_memory():
         assert all(threads.map(work, range(1, 9)))
 
 
+def test_sizes_of_which_nothing_is_left_are_forgotten():
+    for number in range(40):
+        made(LEAST + 4 * number)  # and nobody keeps it
+    assert len(memory._left) == 40
+    taken = [made(LEAST + 4 * number) for number in range(40)]
+    assert len(taken) == 40 and not memory._left
+
+
 def test_results_of_calls_lie_in_what_earlier_ones_left():
     f = mw.jit(lambda x: x + 1)
     x = mw.asarray(np.zeros((256, 128), np.float32))

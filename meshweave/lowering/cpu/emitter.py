@@ -47,7 +47,7 @@ class CpuEmitter(Emitter):
             self.lines.append(f"llvm.store {place}, {at} : {_POINTER}, {_POINTER}")
         types = f"(i64, i64, {_POINTER})"
         self.code.declared[HOST_CALL] = types
-        rank = self._slot(self.slots.rank, "i64")
+        rank = self._slot(self.slots.rank, "i64") if said.by_first else self.i64(0)
         given = f"{self.i64(said.number)}, {rank}, {cells}"
         self.lines.append(f"llvm.call @{HOST_CALL}({given}) : {types} -> ()")
 

@@ -243,8 +243,8 @@ class Emitter(Branches):
         self.lines.append(f"llvm.call @{name}({given}) : ({types}) -> ()")
 
     def host(self, step: Step) -> None:
-        """Call a function of Python, on targets that have those."""
-        raise NotImplementedError("refused where there are none")
+        """Call a function of Python, on targets that do."""
+        raise AssertionError(f"{step.op.name}: refused where there is none")
 
     def collective(self, step: Step) -> None:
         if step.ticket >= 0:

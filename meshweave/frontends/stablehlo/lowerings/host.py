@@ -25,7 +25,8 @@ def lower_custom_call(op: ir.Operation) -> None:
 def _lower_callback(op: ir.Operation) -> None:
     """Lower a call of Python. Integers are signless in it, and what has no elements is left out."""
     number, _, name = ir.StringAttr(op.attributes["backend_config"]).value.partition(" ")
-    effects = {"effects": ir.UnitAttr.get()} if _has_effects(op) else {}
+    names = ["effects", *["first"] * (not _is_of_ranks(op))] if _has_effects(op) else []
+    effects = dict.fromkeys(names, ir.UnitAttr.get())
     if effects and len(op.results):
         raise CompileError(
             f"not supported: {name} of Python has effects and results: jax.pure_callback, without effects, is right",
@@ -51,6 +52,14 @@ def _has_effects(op: ir.Operation) -> bool:
     return "has_side_effect" in op.attributes and bool(
         ir.BoolAttr(op.attributes["has_side_effect"]).value
     )
+
+
+def _is_of_ranks(op: ir.Operation) -> bool:
+    """Tell whether an op is in a `shard_map`: there every rank has its own part, and calls for it."""
+    parent = op.parent
+    while parent is not None and "dist.manual" not in parent.operation.attributes:
+        parent = parent.operation.parent
+    return parent is not None
 
 
 def _signless(type_: ir.Type) -> ir.Type:
