@@ -87,3 +87,35 @@ def test_small_floats(dtype: Any, causal: bool) -> None:
     args, source = given(dtype, ROWS), Attention(is_causal=causal)
     wanted = source(*(x.double() for x in args)).to(dtype)
     check(source, args, wanted, 2e-3 if dtype == torch.float16 else 2e-2)
+
+
+class Attentions(torch.nn.Module):
+    """Calls of PyTorch's with each kind of mask."""
+
+    def forward(self, q: Any, k: Any, v: Any, seen: Any, bias: Any) -> Any:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return (
+            attend(q, k, v),
+            attend(q, k, v, is_causal=True),
+            attend(q, k, v, seen),
+            attend(q, k, v, bias),
+        )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "decomposed"),
+    [(torch.bfloat16, False), (torch.bfloat16, True), (torch.float16, False)],
+)
+def test_scores_of_small_floats_are_not_rounded(dtype: Any, decomposed: bool) -> None:
+    draw = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(2, 3, n, SIZE, generator=draw).to(dtype) for n in (9, 11, 11))
+    bias = torch.randn(2, 1, 9, 11, generator=draw).to(dtype)
+    # Scores of up to 30: a rounded one shifts its weight by an eighth.
+    args, source = (4 * q, 4 * k, v, bias > -1, bias), Attentions()
+    exact = source(*(x.double() if x.is_floating_point() else x for x in args))
+    eager = source(*args)
+    given: Any = torch.export.export(source, args).run_decompositions() if decomposed else source
+    with mw.from_torch(given, args) as program:
+        for found, theirs, right in zip(program(*args), eager, exact, strict=True):
+            error, allowed = (found.double() - right).abs(), (theirs.double() - right).abs()
+            assert error.mean() <= 1.1 * allowed.mean() and error.max() <= 1.5 * allowed.max()

@@ -75,26 +75,27 @@ def _attention(
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = torch.matmul(query, key.transpose(-2, -1)) * factor
+    # As torch does: scores and their softmax are never rounded to 16 bits.
+    scores = torch.matmul(wide(query), wide(key).transpose(-2, -1)) * factor
     rows, columns = scores.shape[-2:]
     if is_causal:
         row = torch.arange(rows, device=scores.device).unsqueeze(-1)
         column = torch.arange(columns, device=scores.device).unsqueeze(0)
-        return torch.matmul(
-            torch.softmax(torch.where(column <= row, scores, float("-inf")), -1), value
-        )
-    if attn_mask is None:
-        return torch.matmul(torch.softmax(scores, -1), value)
-    if attn_mask.dtype == torch.bool:
-        scores = torch.where(attn_mask, scores, float("-inf"))
+        weights = torch.softmax(torch.where(column <= row, scores, float("-inf")), -1)
+    elif attn_mask is None:
+        weights = torch.softmax(scores, -1)
     else:
-        scores = scores + attn_mask
-    # A row that the mask takes away whole gives zeros, as torch says, not 0/0.
-    largest = torch.amax(scores, -1, keepdim=True)
-    largest = torch.where(largest == float("-inf"), 0.0, largest)
-    weights = torch.exp(scores - largest)
-    total = torch.sum(weights, -1).unsqueeze(-1)
-    return torch.matmul(weights / torch.where(total == 0, 1.0, total), value)
+        if attn_mask.dtype == torch.bool:
+            scores = torch.where(attn_mask, scores, float("-inf"))
+        else:
+            scores = scores + wide(attn_mask)
+        # A row that the mask takes away whole gives zeros, as torch says, not 0/0.
+        largest = torch.amax(scores, -1, keepdim=True)
+        largest = torch.where(largest == float("-inf"), 0.0, largest)
+        weights = torch.exp(scores - largest)
+        total = torch.sum(weights, -1).unsqueeze(-1)
+        weights = weights / torch.where(total == 0, 1.0, total)
+    return torch.matmul(weights, wide(value)).to(query.dtype)
 
 
 def _encoder_layer(
