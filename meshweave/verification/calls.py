@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from meshweave.verification.terms.indices import Expr
+from meshweave.verification.terms.indices import Expr, Var, inside, substitute, variables
 from meshweave.verification.terms.levels import ANY, level
 from meshweave.verification.terms.terms import Node, Term, Terms, dim_place, term
 
@@ -23,25 +24,88 @@ CONSTANT = ("const", "iota", "undefined", "unknown")
 """Nodes that stay what they are, since rules look at them."""
 
 
-def with_symbols(terms: Terms, views: Sequence[Term], depth: int) -> tuple[list[Term], list[int]]:
+class Form(NamedTuple):
+    """Say how each trip of a loop finds a carried value: at these places, in a tensor of these sizes.
+
+    So the first trip finds it as all others do, also where it begins as a constant. owner: coordinates and indices of
+    the part, by the indices of that tensor.
+    """
+
+    exprs: tuple[Expr, ...]
+    sizes: tuple[int, ...]
+    dims: tuple[Var, ...]
+    owner: tuple[tuple[Var, Expr], ...] = ()
+
+
+Forms = Sequence["Form | None"]
+
+
+def with_symbols(
+    terms: Terms, views: Sequence[Term], depth: int, forms: Forms = ()
+) -> tuple[list[Term], list[int]]:
     """Return views that read symbols in the place of nodes, and the node that each symbol stands for.
 
-    depth: the number of calls around this one.
+    depth: the number of calls around this one. forms: those of the views, where they have one.
     """
     symbols: dict[int, int] = {}
-    made = []
-    for view in views:
+    nodes, made = list[int](), []
+    for view, form in zip_longest(views, forms):
+        formed = None if form is None else in_form(terms, view, form)
+        if formed is not None:  # has a symbol of its own, for other trips make other nodes
+            nodes.append(formed.node)
+            symbol = symbol_for(terms, formed.node, depth, len(nodes) - 1)
+            made.append(formed._replace(node=symbol))
+            continue
         if reads_known(view.exprs, terms.sizes[view.node]):
             view = bound_view(terms, view)
         number, exprs, fills, guards = view
-        symbol = symbols.get(number)
-        if symbol is None:
+        if number not in symbols:
             if terms.nodes[number].op in CONSTANT:
                 made.append(view)
                 continue
-            symbol = symbols[number] = symbol_for(terms, number, depth, len(symbols))
-        made.append(term((symbol, exprs, fills, guards)))
-    return made, list(symbols)
+            nodes.append(number)
+            symbols[number] = symbol_for(terms, number, depth, len(nodes) - 1)
+        made.append(term((symbols[number], exprs, fills, guards)))
+    return made, nodes
+
+
+def in_form(terms: Terms, view: Term, form: Form) -> Term | None:
+    """Return the same view of a node whose dims are those of a form; None where there is no such node."""
+    number, exprs, fills, guards = view
+    sizes = terms.sizes[number]
+    if exprs == form.exprs and sizes == form.sizes and not guards:
+        return view
+    if guards or fills.count(None) != len(fills):
+        return None
+    places = form_places(form, exprs, sizes)
+    if places is None:
+        return None
+    inner = Term(number, places, fills)
+    made = terms.put(Node("at", form.sizes, (inner,), terms.nodes[number].type), form.sizes)
+    return term((made, form.exprs, (None,) * len(form.exprs), ()))
+
+
+@lru_cache(maxsize=1 << 12)
+def form_places(
+    form: Form, exprs: tuple[Expr, ...], sizes: tuple[int | None, ...], trip: Var | None = None
+) -> tuple[Expr, ...] | None:
+    """Return places over the dims of a form; None where other coordinates count, or some place is not defined.
+
+    trip: what numbers the trips, on which places may depend too.
+    """
+    owner, dims = dict(form.owner), {v: dim_place(k) for k, v in enumerate(form.dims)}
+    made = []
+    for expr, size in zip(exprs, sizes):
+        if not expr.terms or variables(expr) == {trip}:
+            made.append(expr)
+            continue
+        of_whole = substitute(expr, owner)
+        if not variables(of_whole) <= {*dims, trip}:
+            return None
+        if size is not None and not inside(of_whole, size):
+            return None
+        made.append(substitute(of_whole, dims))
+    return tuple(made)
 
 
 def symbol_for(terms: Terms, number: int, depth: int, count: int) -> int:

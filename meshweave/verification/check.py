@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import gcd
 
 from meshweave.dialects.checks import mesh_of
@@ -22,6 +23,7 @@ from meshweave.verification.alike import alike
 from meshweave.verification.answer import Answer, Finding, joined
 from meshweave.verification.cases.compare import same_by_cases
 from meshweave.verification.cases.resolve import StepLimit
+from meshweave.verification.forms import forms_of_part, forms_of_whole
 from meshweave.verification.ops import (
     attention,
     collectives,
@@ -104,15 +106,20 @@ def _function(
     """
     if alike(ranks, f, g, functions_of(whole), functions_of(local)):
         return Answer(tuple([f"@{name} result {k}" for k in range(len(results_of(g)))]), (), ())
-    check = _Check(ranks, said, Terms(most, apply, algebra=False), once=True)
+    check = _Check(ranks, said, Terms(most, apply, algebra=False), once=True, formed=True)
     found = check.function(name, f, g, whole, local)
+    if found.unproven and check.has_forms:
+        plain = Terms(most, apply, algebra=False)
+        check = _Check(ranks, said, plain, once=True, shown={*found.proven})
+        found = check.function(name, f, g, whole, local)
     if not found.unproven:
         return found
     steps = StepLimit(MOST_STEPS if again else LEAST_STEPS)
     written = check.was_short and (again or check.saved <= check.ops)
     for once in (False, True) if written else (True,):
         enough = most if once or again else min(most, max(LEAST_TERMS, 4 * check.ops))
-        more = _Check(ranks, said, Terms(enough, apply), once, steps, {*found.proven})
+        known = {*found.proven}
+        more = _Check(ranks, said, Terms(enough, apply), once, steps=steps, shown=known)
         made = more.function(name, f, g, whole, local)
         if made.status != 3 or more.is_beyond:
             return made
@@ -144,18 +151,24 @@ def _called(module: ir.Module) -> set[str]:
 
 @dataclass
 class _Check:
-    """Check a function. shown: results that are proven already: only their layouts are looked at."""
+    """Check a function.
+
+    formed: what loops carry has forms. shown: results that are proven already: only their layouts are looked at.
+    has_forms: there was a loop that carries what has forms.
+    """
 
     ranks: Ranks
     said: AttributeReader
     terms: Terms
     once: bool
+    formed: bool = False
     steps: StepLimit = field(default_factory=lambda: StepLimit(0))
     shown: set[str] = field(default_factory=set)
     repeated: set[Hashable] = field(default_factory=set)
     ops: int = 0
     saved: int = 0
     was_short: bool = False
+    has_forms: bool = False
     is_beyond: bool = False  # a slice may lie beyond the end of its tensor: nothing is proven
     proven: list[str] = field(default_factory=list)
     refuted: list[Finding] = field(default_factory=list)
@@ -169,6 +182,9 @@ class _Check:
         known = self.terms, self.ranks, self.said
         there = ProgramWalk.of(*known, whole, self._repeats, self.once)
         here = ProgramWalk.of(*known, local, self.repeated.__contains__, self.once)
+        if self.formed:
+            there.forms = partial(forms_of_whole, there)
+            here.forms = partial(forms_of_part, here)
         values = list(zip(results_of(f), results_of(g)))
         names = [f"@{name} result {k}" for k in range(len(values))]
         try:
@@ -192,6 +208,7 @@ class _Check:
             self.unproven += [Finding(what, place, reason) for what in self.proven]
             self.proven = []
         self.ops, self.saved = there.ops + here.ops, there.saved + here.saved
+        self.has_forms = there.formed
         self.was_short = bool(self.repeated) or there.shortened or here.shortened
         return Answer(
             tuple(self.proven), tuple(self.refuted), tuple(self.unproven), len(here.views)

@@ -10,9 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
-from meshweave.verification.calls import CONSTANT, ReadCall, bound_view, reads_known, symbol_for
+from meshweave.verification.calls import (
+    CONSTANT,
+    Forms,
+    ReadCall,
+    bound_view,
+    form_places,
+    in_form,
+    reads_known,
+    symbol_for,
+)
 from meshweave.verification.terms.indices import Expr, Var, of_var, plus, substitute, variables
 from meshweave.verification.terms.terms import Node, Term, Terms, dim_place, term
 
@@ -39,6 +49,7 @@ class Trips:
 
     call: what a trip makes of symbols. given: the views of these that it reads. nodes: what they stand for before the
     first trip. depth: the number of calls around. number: the variable that numbers trips. which: the trips.
+    forms: those of the carried values.
     """
 
     terms: Terms
@@ -48,6 +59,7 @@ class Trips:
     depth: int
     number: Var
     which: range
+    forms: Forms = ()
 
     def behind(self) -> list[int] | None:
         """Return the nodes that symbols stand for behind these trips; None where trips are not alike."""
@@ -82,32 +94,46 @@ class Trips:
 
     def _next_values(self) -> list[NextValue] | None:
         """Return what each symbol stands for in the next trip; None where that reads other views than this one."""
-        terms, number, symbols = self.terms, self.number, dict[NextValue, int]()
+        terms, trip, symbols = self.terms, self.number, dict[NextValue, int]()
+        values, first = list[NextValue](), Expr(self.which.start)
         made = self.call.of_nodes(terms, self.nodes)
-        for called, view, reads in zip(self.call.views, made, self.given, strict=True):
-            if any(number in variables(e) for e, _ in view.guards):
+        every = zip_longest(self.call.views, made, self.given, self.forms)
+        for called, view, reads, form in every:
+            sizes, here = terms.sizes[view.node], terms.composed(view, {trip: first})
+            used = (called.symbol,) if called.symbol >= 0 else called.detail[2]
+            value = NextValue(called.view.node, used)
+            formed = None if form is None else in_form(terms, here, form)
+            if form is not None and formed is not None:
+                if view.exprs != form.exprs or sizes != form.sizes:
+                    places = form_places(form, view.exprs, sizes, trip)
+                    if places is None or view.guards:
+                        return None
+                    value = value._replace(places=places, fills=view.fills)
+                values.append(value)
+                symbol = symbol_for(terms, formed.node, self.depth, len(values) - 1)
+                if formed._replace(node=symbol) != reads:
+                    return None
+                continue
+            if any(trip in variables(e) for e, _ in view.guards):
                 return None
-            sizes = terms.sizes[view.node]
-            fixed = [variables(e) <= {number} for e in view.exprs]
-            moves = [number in variables(e) for e in view.exprs]
+            fixed = [variables(e) <= {trip} for e in view.exprs]
+            moves = [trip in variables(e) for e in view.exprs]
             if any(m and (not f or n == 1) for m, f, n in zip(moves, fixed, sizes)):
                 return None
-            here = terms.composed(view, {number: Expr(self.which.start)})
             if terms.nodes[view.node].op in CONSTANT:
                 if here != reads or any(moves):
                     return None
                 continue
-            used = (called.symbol,) if called.symbol >= 0 else called.detail[2]
-            value = NextValue(called.view.node, used)
             if reads_known(here.exprs, sizes):
                 value = _at_places(value, view, fixed)
                 here = bound_view(terms, here)
-            symbol = symbol_for(
-                terms, here.node, self.depth, symbols.setdefault(value, len(symbols))
-            )
+            number = symbols.setdefault(value, len(values))
+            if number == len(values):
+                values.append(value)
+            symbol = symbol_for(terms, here.node, self.depth, number)
             if term((symbol, *here[1:])) != reads:
                 return None
-        return list(symbols)
+        return values
 
 
 def _at_places(value: NextValue, view: Term, fixed: Sequence[bool]) -> NextValue:

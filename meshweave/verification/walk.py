@@ -17,7 +17,7 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, terminator
 from meshweave.verification.answer import Finding
-from meshweave.verification.calls import ReadCall, with_symbols
+from meshweave.verification.calls import Forms, ReadCall, with_symbols
 from meshweave.verification.reader import AttributeReader
 from meshweave.verification.said import ElementShape, NotReadError
 from meshweave.verification.terms.indices import Expr, bounds, total
@@ -40,6 +40,11 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def no_forms(op: ir.Operation) -> Forms:
+    """Give no form to what a loop carries."""
+    return ()
 
 
 class TripError(Exception):
@@ -65,6 +70,8 @@ class ProgramWalk:
     known: dict[Hashable, Term] = field(default_factory=dict)
     saved: int = 0  # ops that are not read again
     shortened: bool = False
+    forms: Callable[[ir.Operation], Forms] = no_forms
+    formed: bool = False  # a loop carries what has forms
     spelled: list[ir.Module] = field(default_factory=list)  # what ops stand for, written out
     _read: dict[Hashable, ReadCall] = field(default_factory=dict)
     _last: dict[Hashable, tuple[list[Term], ReadCall]] = field(default_factory=dict)
@@ -118,9 +125,13 @@ class ProgramWalk:
         what: Hashable,
         read: Callable[[list[Term]], list[Term]],
         arguments: Sequence[Term],
+        forms: Forms = (),
     ) -> tuple[ReadCall, list[Term], list[int]]:
-        """Return what something that repeats makes of symbols, the views of these, and what they stand for."""
-        given, nodes = with_symbols(self.terms, arguments, self.depth)
+        """Return what something that repeats makes of symbols, the views of these, and what they stand for.
+
+        forms: of the arguments, see `calls.Form`.
+        """
+        given, nodes = with_symbols(self.terms, arguments, self.depth, forms)
         last = self._last.get((what, self.depth))  # most lie like the last: that needs no hash
         known = last[1] if last is not None and last[0] == given else None
         if known is None:

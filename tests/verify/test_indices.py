@@ -72,6 +72,14 @@ def test_what_a_gather_makes_of_a_block_is_the_index() -> None:
     assert plus(plus(times(digits[0], 12), times(digits[1], 4)), digits[2]) == wide
 
 
+def test_the_digits_of_a_finer_quotient_join() -> None:
+    dim = of_var(Var("h", "0", 0))
+    for whole in (dim, plus(times(dim, 3), Expr(20))):
+        digits = times(quotient(whole, 32), 2), quotient(remainder(whole, 32), 16)
+        assert plus(*digits) == quotient(whole, 16)
+        assert plus(times(digits[0], 2), digits[1]) != quotient(whole, 16)
+
+
 def test_what_counts_backwards_has_one_form() -> None:
     x, i = Var("x", "x", 2), Var("i", "i", 8)
     back = plus(Expr(1), times(of_var(x), -1))

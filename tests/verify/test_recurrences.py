@@ -42,7 +42,7 @@ func.func @main(%a: tensor<{n}x6xf32> {{dist.layout = #dist.layout<"[x, _]">}}, 
     }} -> tensor<{n}x6xf32>
     %p = arith.addf {added} : tensor<{n}x6xf32>
     scf.yield {handed} : tensor<{n}x6xf32>, tensor<{n}x6xf32>, tensor<90x6xf32>
-  }}
+  }}{noted}
   return {results} : tensor<{n}x6xf32>, tensor<{n}x6xf32>
 }}
 """
@@ -78,7 +78,18 @@ RIGHT = {
     "added": "%z, %s",
     "handed": "%e, %p, %k",
     "results": "%r#0, %r#1",
+    "noted": "",
 }
+CARRIED = (
+    '{{dist.global = tensor<8x6xf32>, dist.layout = #dist.layout<"{0}">}}, '
+    '{{dist.global = tensor<8x6xf32>, dist.layout = #dist.layout<"{0}">}}, '
+    '{{dist.global = tensor<90x6xf32>, dist.layout = #dist.layout<"[_, _]">}}'
+)
+
+
+def noted(layout: str = "[x, _]") -> dict[str, object]:
+    """What dist-partition notes on the loop, of a layout."""
+    return {"noted": f" {{dist.carried = [{CARRIED.format(layout)}]}}"}
 
 
 def said(wrong: dict[str, object], most: int = 600, axes: str = "x=2") -> Answer:
@@ -94,8 +105,15 @@ def _found(whole: str, local: str, most: int = 600) -> Answer:
         return verify(*modules, most=most, again=False)
 
 
-def test_what_nothing_carried_reaches_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The body is read twice in each program."""
+@pytest.mark.parametrize(
+    ("said", "slices", "sums"),
+    [(noted(), 2, 2), ({}, 4, 7), (noted("[_*x, _]"), 4, 6)],
+    ids=["noted", "not noted", "noted wrong"],
+)
+def test_the_body_of_a_loop_is_read_once_where_its_layouts_are_noted(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, object], slices: int, sums: int
+) -> None:
+    """Else it is read until what it carries stays in its form: what nothing carried reaches is made once."""
     made: Counter[str] = Counter()
     handler = walk._handler
 
@@ -108,9 +126,26 @@ def test_what_nothing_carried_reaches_is_made_once(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(walk, "_handler", counted)
     loop = LOOP.replace("extract_slice %k", "extract_slice %w")
-    whole, local = [mesh("x=2") + loop.format(n=n, **RIGHT) for n in (8, 4)]
+    whole, local = [mesh("x=2") + loop.format(n=n, **(RIGHT | said)) for n in (8, 4)]
     assert _found(whole, local).status == 0
-    assert (made["tensor.extract_slice"], made["arith.addf"]) == (2, 4)
+    assert (made["tensor.extract_slice"], made["arith.addf"]) == (slices, sums)
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"nested"}))
+def test_each_body_of_a_compiled_program_is_read_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: Counter[ir.Operation] = Counter()
+    op = walk.ProgramWalk.op
+
+    def counted(program: walk.ProgramWalk, one: ir.Operation, name: str) -> None:
+        reads[one] += 1
+        op(program, one, name)
+
+    monkeypatch.setattr(walk.ProgramWalk, "op", counted)
+    whole, local = PROGRAMS[name]
+    assert _found(whole, local, most=20_000).status == 0
+    assert {*reads.values()} == {1}
 
 
 def test_a_body_that_looks_around_is_read_again() -> None:
@@ -146,6 +181,8 @@ def test_trips_that_are_alike_take_one_term() -> None:
 )
 def test_a_loop_that_does_something_else_is_another(wrong: dict[str, object]) -> None:
     assert said(wrong).status != 0
+    assert said(wrong | noted()).status != 0
+    assert said(wrong | noted("[_*x, _]")).status != 0
 
 
 def test_operands_in_another_order_are_the_same_loop() -> None:

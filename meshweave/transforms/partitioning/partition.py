@@ -121,6 +121,8 @@ def _op(op: ir.Operation, local: Local) -> None:
         )
     operands = [local.layout(a) for a in record["operands"]]
     results = [local.layout(a) for a in record["results"]]
+    if op.name == "scf.for":
+        op.attributes["dist.carried"] = _carried(op, ir.ArrayAttr(record["results"]))
     del op.attributes["dist.layouts"]
     for i, layout in enumerate(operands[: len(op.operands)]):
         if layout is not None:
@@ -157,6 +159,15 @@ def _regions(
                 if layout is not None:
                     local.localise(argument, layout)
             _block(block, local)
+
+
+def _carried(op: ir.Operation, layouts: ir.ArrayAttr) -> ir.ArrayAttr:
+    """Say of what a loop carries what ports of functions say: with it the check reads the body once."""
+    said = [
+        {"dist.global": ir.TypeAttr.get(v.type), "dist.layout": layout} if is_tensor(v.type) else {}
+        for v, layout in zip(list(op.regions[0].blocks[0].arguments)[1:], layouts, strict=True)
+    ]
+    return ir.ArrayAttr.get(list(map(ir.DictAttr.get, said)))
 
 
 def _manual(op: ir.Operation, local: Local) -> None:

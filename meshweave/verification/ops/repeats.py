@@ -94,15 +94,15 @@ def _read_once(
     """Read one trip as a function of its number and of what is carried, and follow it; None where it is no function."""
     number, last = Var("t", f"{walk.terms.fresh()}", len(trips)), len(trips) - 1
     place = total([(of_var(number), trips.step)], trips.start)
-    trip, tried = 0, None
+    trip, tried, forms = 0, None, walk.forms(op)
     try:
         while trip <= last:
             walk.ops += 1
             read = partial(_trip, walk, op, place)
-            known, given, nodes = walk.read_once((op, number), read, carried)
+            known, given, nodes = walk.read_once((op, number), read, carried, forms)
             if last - trip >= LEAST_FOLDED and known is not tried:
                 tried, which = known, range(trip, last)
-                alike = Trips(walk.terms, known, given, nodes, walk.depth, number, which)
+                alike = Trips(walk.terms, known, given, nodes, walk.depth, number, which, forms)
                 behind = alike.behind()
                 if behind is not None:
                     walk.saved += known.ops * (last - trip)

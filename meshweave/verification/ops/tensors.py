@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
-from meshweave.ir.build import DYNAMIC, reassociation, static_offsets, static_sizes, static_strides
+from meshweave.ir.build import DYNAMIC, reassociation, static_offsets
 from meshweave.ir.expressions import Apply, Argument, Constant, Gather, Scalar, read_body
 from meshweave.ir.ops import body_of, terminator
 from meshweave.verification.ops.loops import gathered, sliced
@@ -27,6 +27,7 @@ from meshweave.verification.terms.indices import (
 from meshweave.verification.terms.pieces import (
     StridedRange,
     concat,
+    is_defined,
     moved,
     narrowed,
     put_at,
@@ -148,15 +149,15 @@ def _dims_kept(shape: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
 @handles("tensor.extract_slice")
 def _extract_slice(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     shape, _ = walk.shape(op.results[0])
-    box = _static_box(walk, op)
-    if DYNAMIC not in box.offsets:
-        window = _window(box, walk.shape(op.operands[0])[0], shape)
-        if window is not None:
-            made = window.of(walk.terms, walk.views[op.operands[0]])
-            return [narrowed(walk.terms, made)]
+    box, given = _static_box(walk, op), walk.shape(op.operands[0])[0]
+    known = _known_offsets(walk, op, box, 1)
+    window = None if known is None else _window(known, box, given, shape)
+    if window is not None:
+        made = window.of(walk.terms, walk.views[op.operands[0]])
+        return [narrowed(walk.terms, made)]
     if DYNAMIC in box.sizes or DYNAMIC in box.strides:
         raise NotReadError("a slice whose size is not known")
-    offsets, given = _offsets(walk, op, 1), walk.shape(op.operands[0])[0]
+    offsets = _offsets(walk, op, 1)
     for offset, size, stride, end in zip(offsets, box.sizes, box.strides, given):
         walk.check_within(op, offset, (size - 1) * stride, end)
     made = sliced(walk, op.operands[0], offsets, _steps(box, shape))
@@ -191,12 +192,39 @@ def _steps(box: _Box, shape: tuple[int, ...]) -> tuple[Expr, ...]:
     return tuple(places)
 
 
+def _known_offsets(
+    walk: ProgramWalk, op: ir.Operation, box: _Box, first: int
+) -> tuple[Expr, ...] | None:
+    """Return where a slice begins, as places; None where an offset is computed from data. first: as of `_offsets`."""
+    if DYNAMIC not in box.offsets:
+        return _as_expressions(box.offsets)
+    nodes, found, moving = walk.terms.nodes, list[Expr](), first
+    operands, views = op.operands, walk.views
+    for offset in box.offsets:
+        if offset != DYNAMIC:
+            found.append(Expr(offset))
+            continue
+        view = views[operands[moving]]
+        moving += 1
+        if view.guards or nodes[view.node].op != "iota":
+            return None
+        found.append(view.exprs[0])
+    return tuple(found) if moving == len(operands) else None
+
+
 @lru_cache(maxsize=1 << 10)
-def _window(box: _Box, whole: tuple[int, ...], shape: tuple[int, ...]) -> Substitution | None:
+def _as_expressions(numbers: tuple[int, ...]) -> tuple[Expr, ...]:
+    return tuple(map(number, numbers))
+
+
+@lru_cache(maxsize=1 << 10)
+def _window(
+    offsets: tuple[Expr, ...], box: _Box, whole: tuple[int, ...], shape: tuple[int, ...]
+) -> Substitution | None:
     """Return what to put in the place of the indices of a tensor; None where a slice may reach beyond its end."""
     if DYNAMIC in box.sizes or DYNAMIC in box.strides:
         return None
-    places = [plus(Expr(n), place) for n, place in zip(box.offsets, _steps(box, shape))]
+    places = [plus(begin, place) for begin, place in zip(offsets, _steps(box, shape))]
     if not all(map(inside, places, whole)):
         return None
     return Substitution({index_var(d, n): e for d, (e, n) in enumerate(zip(places, whole))})
@@ -204,11 +232,50 @@ def _window(box: _Box, whole: tuple[int, ...], shape: tuple[int, ...]) -> Substi
 
 @handles("tensor.insert_slice")
 def _insert_slice(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    shape = walk.shape(op.operands[0])[0]
-    sizes, strides = static_sizes(op), static_strides(op)
-    if DYNAMIC in sizes or DYNAMIC in strides:
+    box, views, terms = _static_box(walk, op), walk.views, walk.terms
+    (value, into), (shape, whole) = (
+        list(op.operands)[:2],
+        [walk.shape(v)[0] for v in op.operands[:2]],
+    )
+    known, given = _known_offsets(walk, op, box, 2), views[value]
+    target = None if known is None else _target(known, box, whole, shape)
+    if target is not None and not given.guards and (target.is_fixed or is_defined(terms, given)):
+        made = target.window.of(terms, given)
+        if not target.is_fixed:  # it becomes a branch of a choice, see `moved`
+            made = made._replace(guards=())
+        return [replaced(terms, views[into], made, target.boxes)]
+    if DYNAMIC in box.sizes or DYNAMIC in box.strides:
         raise NotReadError("a slice whose size or stride is not known")
-    return [_put(walk, op, _offsets(walk, op, 2), sizes, strides, _dims_kept(shape, sizes))]
+    offsets = _offsets(walk, op, 2)
+    return [_put(walk, op, offsets, box.sizes, box.strides, _dims_kept(shape, box.sizes))]
+
+
+class _Target(NamedTuple):
+    """Say where a slice is put. window: what to put in the place of its indices. boxes: dims that it takes a part of.
+
+    is_fixed: the same on all ranks.
+    """
+
+    window: Substitution
+    boxes: tuple[StridedRange, ...]
+    is_fixed: bool
+
+
+@lru_cache(maxsize=1 << 10)
+def _target(
+    offsets: tuple[Expr, ...], box: _Box, whole: tuple[int, ...], shape: tuple[int, ...]
+) -> _Target | None:
+    """Return where a slice is put whose elements lie side by side; None where it may reach beyond an end."""
+    if DYNAMIC in box.sizes or any(stride != 1 for stride in box.strides):
+        return None
+    if _window(offsets, box, whole, shape) is None:
+        return None
+    places = [index_var(d, n) for d, n in enumerate(whole)]
+    boxes = list(map(StridedRange, places, offsets, box.sizes))
+    kept = zip(_dims_kept(shape, box.sizes), boxes)
+    window = {index_var(d, shape[d]): b.offset for d, b in kept if d is not None}
+    parts = sorted([b for b in boxes if not b.is_all], key=lambda b: not b.is_fixed)
+    return _Target(Substitution(window), tuple(parts), all(b.is_fixed for b in boxes))
 
 
 @handles("tensor.insert")

@@ -134,10 +134,31 @@ def _normal(const: int, sums: dict[Atom, int]) -> Expr:
             for inner, c in atom.of.terms:
                 sums[inner] = sums.get(inner, 0) + c * factor
             return _normal(const + atom.of.const * factor, sums)
+    if len(quotients) > 1 and (joined := _finer(sums, quotients)) is not None:
+        return _normal(const + joined[0], joined[1])
     many = [item for item in sums.items() if not _is_unit(item[0])]
     if many or not sums:
         return _expr((const, tuple(sorted(many) if len(many) > 1 else many)))
     return _expr((const, ((min(sums), 1),)))  # a variable of size 1 tells two constants apart
+
+
+def _finer(
+    sums: Mapping[Atom, int], quotients: Iterable[DivMod]
+) -> tuple[int, dict[Atom, int]] | None:
+    """Join the digits of a finer quotient: 2 * (a / 32) + a % 32 / 16 is a / 16. None where there are none."""
+    for low in quotients:
+        inner = low.of.terms[0][0] if len(low.of.terms) == 1 else None
+        if low.of.const or not isinstance(inner, DivMod) or low.of.terms[0][1] != 1:
+            continue
+        high = DivMod("/", inner.of, inner.by)
+        steps, rest = divmod(inner.by, low.by)
+        if inner.kind == "%" and not rest and sums.get(high, 0) == steps * sums.get(low, 0) != 0:
+            made = {a: c for a, c in sums.items() if a not in (low, high)}
+            whole = quotient(inner.of, low.by)
+            for atom, c in whole.terms:
+                made[atom] = made.get(atom, 0) + c * sums[low]
+            return whole.const * sums[low], made
+    return None
 
 
 def _is_unit(atom: Atom) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -427,7 +428,7 @@ def chosen(terms: Terms, taken: Sequence[Guard], value: Term, into: Term) -> Ter
             break
         taken, into = (*taken, *known[0]), known[2]
     taken = sorted(set(taken))
-    if taken_at(taken, {}) == {True}:
+    if _is_always_taken(tuple(taken)):
         return value
     reads = [terms.iota(e) for e, _ in taken]
     test = plain(terms, "among", tuple([n for _, n in taken]), "i1", reads)
@@ -484,6 +485,12 @@ def moved(terms: Terms, view: Term, boxes: Mapping[Var, StridedRange], chosen: b
         guards = [(box.put(e, index), n) for e, n in guards]
     made = terms.view(view.node, exprs, view.fills, guards)
     return made._replace(guards=tuple(sorted(set(guards)))) if chosen else made
+
+
+def is_defined(terms: Terms, view: Term) -> bool:
+    """Tell whether a view surely reads a defined element, or a fill, along each dim."""
+    ends = zip(view.exprs, terms.sizes[view.node], view.fills)
+    return all(n is None or f is not None or inside(e, n) for e, n, f in ends)
 
 
 def _size(terms: Terms, view: Term, expr: Expr) -> int | None:
@@ -549,6 +556,11 @@ def _settled(terms: Terms, along: Var, piece: Piece) -> Term:
     if is_masked(terms, made.node, within=1):
         return view
     return terms.composed(made, {here: plus(of_var(along), Expr(-start))})
+
+
+@lru_cache(maxsize=1 << 10)
+def _is_always_taken(taken: tuple[Guard, ...]) -> bool:
+    return taken_at(taken, {}) == {True}
 
 
 def taken_at(taken: Sequence[Guard], ranges: Mapping[Var, range]) -> set[bool] | None:

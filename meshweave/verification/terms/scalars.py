@@ -52,7 +52,10 @@ _EXACT: dict[str, Callable[..., int]] = {
     "arith.subi": operator.sub,
     "arith.muli": operator.mul,
 }
-_LOOKED_INTO = ("arith.select", "arith.cmpi", "arith.andi", "arith.ori", "arith.truncf")
+_LOOKED_INTO = (
+    *("arith.select", "arith.cmpi", "arith.andi", "arith.ori", "arith.truncf"),
+    "arith.index_cast",
+)
 """Ops with rules that hold for what is no number and no place."""
 _RULED = (*_LOOKED_INTO, "reduce", "product")
 _CASTS = ("arith.index_cast", "arith.index_castui")
@@ -129,6 +132,9 @@ def _special(
         for short in operands_of(terms, "arith.extf", reads[0]):
             if terms.nodes[short.node].type == type_:
                 return short
+    if name == "arith.index_cast" and type_ == "index" and not reads[0].guards:
+        place = as_place(terms, reads[0])
+        return None if place is None else terms.iota(place)
     made = _algebra(terms, name, detail, type_, reads) if terms.algebra else None
     if made is not None:
         return made
@@ -152,9 +158,6 @@ def _algebra(
         return product(terms, type_, [(reads[0], 1), (reads[1], _PRODUCTS.get(name, 1))])
     if name == "math.exp" and is_real(type_):
         return exponential(terms, type_, reads[0])
-    if name == "arith.index_cast" and type_ == "index" and not reads[0].guards:
-        place = as_place(terms, reads[0])
-        return None if place is None else terms.iota(place)
     if name == "arith.cmpf" and predicate_of(detail) in (1, 8):
         return _equal_to_low(terms, reads)
     return None
