@@ -186,3 +186,23 @@ func.func @read_in_a_loop_of_scalars(%a: tensor<8xf32> {dist.layout = #dist.layo
   %r = tensor.from_elements %sum : tensor<f32>
   return %r : tensor<f32>
 }
+
+// -----
+
+// A loop notes what it carries: the whole tensor and its layout, nothing of a number.
+// CHECK-LABEL: func.func @carried
+// CHECK: scf.for {{.*}} -> (tensor<4x6xf32>, f32)
+// CHECK: } {dist.carried = [{dist.global = tensor<8x6xf32>, dist.layout = #{{.*}}}, {}]}
+"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()
+func.func @carried(%a: tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">}, %s: f32)
+    -> (tensor<8x6xf32> {dist.layout = #dist.layout<"[x, _]">}) {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %r:2 = scf.for %i = %c0 to %c8 step %c1 iter_args(%b = %a, %t = %s) -> (tensor<8x6xf32>, f32) {
+    %n = arith.negf %b : tensor<8x6xf32>
+    %u = arith.addf %t, %t : f32
+    scf.yield %n, %u : tensor<8x6xf32>, f32
+  }
+  return %r#0 : tensor<8x6xf32>
+}

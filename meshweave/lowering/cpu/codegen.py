@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
@@ -191,8 +191,8 @@ def machine_code(
 ) -> tuple[bytes, ...]:
     """Compile a module that `llvm_functions` has made to ELF objects, side by side.
 
-    meanwhile: what one more thread does. All else holds Python's lock: there, two threads would hold each other up.
-    What it raises is raised.
+    meanwhile: what one more thread does, once LLVM makes the code of the step. All else holds Python's lock: there, two
+    threads would hold each other up. What it raises is raised.
     """
     ops = [view.operation for view in module.body.operations]
     named = {symbol_of(op): names_in(op) for op in ops}
@@ -202,10 +202,13 @@ def machine_code(
         op.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<internal>")
     workers = min(len(parts), len(os.sched_getaffinity(0))) + 1
     with _SWITCHING, ThreadPoolExecutor(workers) as threads:
-        work = threads.submit(meanwhile)
+        work = list[Future[object]]()
         made = threads.map(_part_object, parts)
-        first = object_of(module, _externals(module))
-        work.result()
+        first = object_of(
+            module, _externals(module), begins=lambda: work.append(threads.submit(meanwhile))
+        )
+        for one in work:
+            one.result()
         return first, *made
 
 

@@ -314,12 +314,13 @@ def object_of(
     opt_level: int = 3,
     alone: bool = False,
     processor: str = "",
+    begins: Callable[[], object] = lambda: None,
 ) -> bytes:
     """Return the ELF object (large code model) of a module in the LLVM dialect.
 
     Other threads of Python go on while LLVM makes code; alone: nobody else uses the module's context, so that they
     go on while it translates and optimises the module, too. processor: as LLVM names it, whose instructions the code
-    may use; "": this machine's.
+    may use; "": this machine's. begins: called when LLVM is about to make code.
 
     Raises CompileError when LLVM makes none, or when the module has no function that others may call.
     """
@@ -334,6 +335,7 @@ def object_of(
     # Without an address for every symbol nothing is compiled; none of them is called.
     for name in (*externals, *_LIBCALLS):
         engine.register(name, 4096)
+    begins()
     # Looking a function up compiles them all; the dump by itself would look internal ones up.
     engine.compile(exported)
     with open(os.memfd_create("meshweave"), "rb") as file:  # no disk that may be full
