@@ -200,9 +200,14 @@ def _decode(size: int) -> Program:
 
 
 def _train(size: int) -> Program:
+    return training(size, (1, 2, 12)[size])
+
+
+def training(size: int, layers: int) -> Program:
+    """A training step of so many layers."""
     sizes = ((4, 8, 16, 32), (4, 64, 256, 1024), (1024, 1024, 8192, 32768))
     b, n, d, words = sizes[size]
-    model = [f32(words, d), f32(n, d), stack(d, (1, 2, 12)[size])]
+    model = [f32(words, d), f32(n, d), stack(d, layers)]
     kinds = (model, model, model, i32(b, n), i32(b, n))
 
     def plan(rows: str, p: Any, axes: str = BOTH, state: Any = None) -> Plan:

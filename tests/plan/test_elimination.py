@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Axis, Link, Mesh
 from meshweave.plan.cost import SHARED_MEMORY
+from meshweave.plan.placement.elimination import Elimination
 from meshweave.plan.placement.minimise import minimise
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.plan.placement.rates import MoveRates
@@ -128,6 +129,48 @@ def test_wide_problems_are_solved_to_the_optimum(seed: int) -> None:
     assert whole.gap == 0 and whole.cost == pytest.approx(integer_program(sizes, terms), rel=1e-6)
     assert small.bound <= whole.cost * (1 + 1e-9) and whole.cost <= small.cost <= 1.02 * whole.cost
     assert small == minimise(sizes, terms, most_entries=400)
+
+
+@settings(max_examples=examples(40))
+@given(st.integers(0, 1 << 30))
+def test_what_repeats_is_counted_once(seed: int) -> None:
+    """Layers beside the same three variables, by the same tables, are one; all choose what is best for one."""
+    rng = np.random.default_rng(seed)
+    sizes, layers = [int(n) for n in rng.integers(2, 5, 3)], int(rng.integers(2, 6))
+    arm, tip = (int(n) for n in rng.integers(2, 5, 2))
+    hubs = [rng.random((sizes[hub], arm)) for hub in range(3)]
+    end = rng.random((arm, tip))
+    terms = []
+    for layer in range(layers):
+        v = 3 + 2 * layer
+        sizes += [arm, tip]
+        terms += [CostTerm((hub, v), hubs[hub]) for hub in range(3)] + [CostTerm((v, v + 1), end)]
+    work = Elimination(sizes, terms)
+    work.run(range(4, len(sizes), 2))
+    assert work.join_alike() and len(work.left) == 4 and not work.join_alike()
+    found = minimise(sizes, terms)
+    best = min(
+        layers * min(sum(t[h, a] for t, h in zip(hubs, at)) + end[a].min() for a in range(arm))
+        for at in product(*map(range, sizes[:3]))
+    )
+    assert found.gap == 0 and found.cost == pytest.approx(best, rel=1e-9)
+    assert found.cost == pytest.approx(cost_of(found.picks, terms), rel=1e-12)
+
+
+@settings(max_examples=examples(40))
+@given(st.integers(0, 1 << 30))
+def test_kinds_of_choices_bound_what_is_found(seed: int) -> None:
+    """Whatever is said to be alike, no choices cost less than the bound; the same numbers have the same answer."""
+    rng = np.random.default_rng(seed)
+    sizes, terms = ladder(rng, 4, 3, 6)
+    alike = [rng.integers(0, int(rng.integers(1, n + 1)), n) for n in sizes]
+    whole = minimise(sizes, terms)
+    found = minimise(sizes, terms, most_entries=100, alike=alike)
+    assert found.bound <= whole.cost * (1 + 1e-9) and whole.cost <= found.cost * (1 + 1e-9)
+    assert found.cost == pytest.approx(cost_of(found.picks, terms), rel=1e-12)
+    assert found == minimise(sizes, terms, most_entries=100, alike=alike)
+    alone = minimise(sizes, terms, most_entries=100, alike=[np.arange(n) for n in sizes])
+    assert alone.bound <= whole.cost * (1 + 1e-9) and whole.cost <= alone.cost * (1 + 1e-9)
 
 
 @settings(max_examples=examples(12))

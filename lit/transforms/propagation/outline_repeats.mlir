@@ -61,3 +61,33 @@ func.func @updates(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<4xf32>, %d: 
   %11 = arith.subf %d, %10 : tensor<4xf32>
   return %2, %5, %8, %11 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 }
+
+// -----
+
+// A layer makes the number that the next one begins with: layers are cut elsewhere, for no number goes into a call.
+// CHECK-LABEL: func.func @number
+// CHECK-COUNT-4: call @repeat_0({{.*}}) : (tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+// CHECK: func.func private @repeat_0
+// CHECK: arith.constant
+func.func @number(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %e = tensor.empty() : tensor<4x4xf32>
+  %c0 = arith.constant 2.0 : f32
+  %f0 = linalg.fill ins(%c0 : f32) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %c1 = arith.constant 2.0 : f32
+  %0 = linalg.matmul ins(%x, %x : tensor<4x4xf32>, tensor<4x4xf32>) outs(%f0 : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %f1 = linalg.fill ins(%c1 : f32) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %c2 = arith.constant 2.0 : f32
+  %1 = linalg.matmul ins(%0, %0 : tensor<4x4xf32>, tensor<4x4xf32>) outs(%f1 : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %f2 = linalg.fill ins(%c2 : f32) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %c3 = arith.constant 2.0 : f32
+  %2 = linalg.matmul ins(%1, %1 : tensor<4x4xf32>, tensor<4x4xf32>) outs(%f2 : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %f3 = linalg.fill ins(%c3 : f32) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %c4 = arith.constant 2.0 : f32
+  %3 = linalg.matmul ins(%2, %2 : tensor<4x4xf32>, tensor<4x4xf32>) outs(%f3 : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %f4 = linalg.fill ins(%c4 : f32) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %c5 = arith.constant 2.0 : f32
+  %4 = linalg.matmul ins(%3, %3 : tensor<4x4xf32>, tensor<4x4xf32>) outs(%f4 : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %g = linalg.fill ins(%c5 : f32) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  %r = linalg.add ins(%4, %g : tensor<4x4xf32>, tensor<4x4xf32>) outs(%e : tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %r : tensor<4x4xf32>
+}

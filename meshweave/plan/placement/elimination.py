@@ -154,7 +154,32 @@ class Elimination:
         for v in order:
             self._eliminate(v)
 
-    def _eliminate(self, v: int) -> None:
+    def join_alike(self) -> bool:
+        """Eliminate variables that have the same tables with the same others as one that stays and counts for all.
+
+        Layers that repeat have many. Returns whether there were any.
+        """
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for v in self.left:
+            rows = [
+                (id(t.table), *[-1 if u == v else u for u in t.variables])
+                for t in [self.buckets[number] for number in self.of[v]]
+            ]
+            groups.setdefault(tuple(sorted(rows)), []).append(v)
+        alike = [group for group in groups.values() if len(group) > 1]
+        for first, *others in alike:
+            for v in others:
+                self._take_out(v)
+            for number in self.of[first]:
+                term = self.buckets[number]
+                key = "times", id(term.table), 1 + len(others)
+                if key not in self.known:
+                    self.known[key] = (1 + len(others)) * term.table
+                self.buckets[number] = CostTerm(term.variables, self.known[key])
+        return bool(alike)
+
+    def _take_out(self, v: int) -> list[CostTerm]:
+        """Let a variable follow from those with which it has tables; return these, which no longer count."""
         numbers = list(self.of[v])
         mine = [self.buckets.pop(number) for number in numbers]
         for number, term in zip(numbers, mine):
@@ -163,6 +188,10 @@ class Elimination:
                 del self.of[u][number]
         del self.left[v]
         self.steps.append(_Follower(v, tuple(mine)))
+        return mine
+
+    def _eliminate(self, v: int) -> None:
+        mine = self._take_out(v)
         if mine:
             best, scope = self._least(v, mine)
             self.made += 1

@@ -5,15 +5,16 @@ until the choices of the best plans are among few (relaxation.py), and among the
 What is left after many turns is a gap between the best choices and a bound.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from meshweave.plan.placement.elimination import Elimination
 from meshweave.plan.placement.order import elimination_order
-from meshweave.plan.placement.relaxation import Places, Relaxation
-from meshweave.plan.placement.terms import Choices, CostTerm, cost_of
+from meshweave.plan.placement.relaxation import Relaxation
+from meshweave.plan.placement.terms import Choices, CostTerm, Numbers, Places, cost_of
 
 MOST_ENTRIES = 1 << 21
 """Entries of the largest table that is made."""
@@ -21,17 +22,24 @@ MOST_ENTRIES = 1 << 21
 MOST_IN_ALL = 4
 """Such tables that are made in all."""
 
-FEW = 2
-"""Neighbours of variables that are eliminated first: that makes tables over two variables, as there are already."""
+FEW, MOST_FEW = 2, 1 << 19
+"""Neighbours of variables that are eliminated first: that makes tables over two variables, as there are already; and
+entries that are looked at for one of them, at most."""
 
-TURNS = 16
+TURNS = 8
 """Turns of relaxation and elimination, at most."""
 
-SWEEPS = 3
-"""Sweeps of a turn."""
+SWEEPS, MOST_SWEEPS = 3, 24
+"""Sweeps of the first turn; each turn has twice as many as the one before, or so many at most ..."""
+
+STALLED = 5e-3
+"""... and none more, once these are done, when one closes less than this share of the gap."""
 
 NEAR_ENOUGH = 2e-3
 """A gap at which the turns end ..."""
+
+LARGE = 2
+"""Tables of so many times the entries of the largest that is made are looked at by kinds of choices first."""
 
 MOST_VISITED = 1 << 22
 """... where they have visited so many entries of tables."""
@@ -53,29 +61,137 @@ EXACT = 1e-12
 
 
 def minimise(
-    sizes: Sequence[int], terms: Sequence[CostTerm], most_entries: int = MOST_ENTRIES
+    sizes: Sequence[int],
+    terms: Sequence[CostTerm],
+    most_entries: int = MOST_ENTRIES,
+    alike: Sequence[Places] | None = None,
 ) -> Choices:
     """Return the choices with the least sum of terms.
 
     sizes: how many choices each variable has, at least 1. terms: over two of these with more than one choice at most.
+    alike: numbers of the choices of each variable, the same for those that are so alike that large tables are first
+    looked at with one entry for all of them: the least. It changes how long that takes, not what a bound means.
     The same problem has the same answer.
     """
+    if alike is not None and sum([term.table.size for term in terms]) > LARGE * most_entries:
+        return _by_kinds(sizes, terms, most_entries, alike)
+    return _minimise(sizes, terms, most_entries)[0]
+
+
+def _minimise(
+    sizes: Sequence[int], terms: Sequence[CostTerm], most_entries: int
+) -> tuple[Choices, dict[int, Numbers]]:
+    """Return the choices with the least sum of terms, and what choices with one of some variables cost at least."""
     work = Elimination(sizes, terms)
-    work.run(elimination_order(sizes, work.near, most_entries, FEW)[0])
-    left, bound = dict[int, int](), inf
+    _reduce(work, min(most_entries, MOST_FEW))
+    left, bound, beside = dict[int, int](), inf, dict[int, Numbers]()
     if not _finished(work, most_entries):
         # Variables that are near each other in the problem are so in this order: costs move far in one sweep.
         met = dict.fromkeys([v for term in terms for v in term.variables if v in work.left])
         search = _Search(Relaxation(sizes, work.rest, list(met), work.constant), most_entries)
         search.run()
         left, bound = dict(zip(met, search.picks)), search.bound
+        beside = dict(zip(met, search.beside(sizes[v] for v in met)))
     picks = work.decoded(left)
     cost = cost_of(picks, terms)
-    return Choices(tuple(picks), cost, cost if _is_near(bound, cost, EXACT) else bound)
+    found = Choices(tuple(picks), cost, cost if _is_near(bound, cost, EXACT) else bound)
+    return found, beside
+
+
+def _by_kinds(
+    sizes: Sequence[int], terms: Sequence[CostTerm], most_entries: int, alike: Sequence[Places]
+) -> Choices:
+    """Return the best choices found, by kinds of choices first.
+
+    Of each table the least entry for two kinds stands for all of them, so the least sum of these is a bound. Choices of
+    the best kinds, and of those near the bound, are then looked at one by one.
+    """
+    parts = [_Kinds.of(kinds) for kinds in alike]
+    known: dict[tuple[object, ...], Numbers] = {}
+    coarse = []
+    for term in terms:
+        key = id(term.table), *[id(alike[v]) for v in term.variables]
+        if key not in known:
+            known[key] = _least_of_kinds(term, parts)
+        coarse.append(CostTerm(term.variables, known[key]))
+    first, beside = _minimise([len(part.starts) for part in parts], coarse, most_entries)
+    # Of choices that are alike one variable gets one of each kind: others follow, in place of as good ones.
+    fixed = max(range(len(parts)), key=lambda v: len(parts[v].choices([first.picks[v]])))
+    best, bound = None, first.bound
+    for most in (1, CLOSEST):
+        places = []
+        for v, part in enumerate(parts):
+            near = [first.picks[v]]
+            if most > 1 and v in beside:
+                order = np.argsort(beside[v], kind="stable")[:most]
+                near += [int(k) for k in order if best is None or beside[v][k] <= best.cost]
+            if v == fixed:
+                places.append(np.sort(part.order[part.starts[list(dict.fromkeys(near))]]))
+            elif most > 1 and v not in beside:
+                places.append(np.arange(sizes[v]))
+            else:
+                places.append(part.choices(near))
+        found, _ = _minimise([len(p) for p in places], _restricted(terms, places), most_entries)
+        if best is None or found.cost < best.cost:
+            picks = tuple([int(p[i]) for p, i in zip(places, found.picks)])
+            best = Choices(picks, cost_of(picks, terms), bound)
+        if _is_near(bound, best.cost, NEAR_ENOUGH):
+            break
+    assert best is not None
+    return best
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """Hold the choices of a variable by kind: in this order, of which each kind begins somewhere."""
+
+    order: Places
+    starts: Places
+
+    @staticmethod
+    def of(kinds: Places) -> "_Kinds":
+        """Return those of choices with these numbers, the smallest number first."""
+        order = np.argsort(kinds, kind="stable")
+        return _Kinds(order, np.flatnonzero(np.diff(kinds[order], prepend=-1)))
+
+    def choices(self, kinds: Sequence[int]) -> Places:
+        """Return the choices of some kinds, in order."""
+        ends = np.append(self.starts, len(self.order))
+        rows = [self.order[ends[k] : ends[k + 1]] for k in dict.fromkeys(kinds)]
+        return np.sort(np.concatenate(rows))
+
+
+def _least_of_kinds(term: CostTerm, parts: Sequence[_Kinds]) -> Numbers:
+    """Return the least entry of a table for the kinds of all its variables."""
+    table = term.table
+    for axis, v in enumerate(term.variables):
+        rows = np.take(table, parts[v].order, axis)
+        table = np.minimum.reduceat(rows, parts[v].starts, axis)
+    return table
+
+
+def _restricted(terms: Sequence[CostTerm], places: Sequence[Places]) -> list[CostTerm]:
+    """Return what some choices of each variable cost; equal tables stay one."""
+    known: dict[tuple[object, ...], Numbers] = {}
+    found = []
+    for term in terms:
+        key = id(term.table), *[places[v].tobytes() for v in term.variables]
+        if key not in known:
+            known[key] = term.table[np.ix_(*[places[v] for v in term.variables])]
+        found.append(CostTerm(term.variables, known[key]))
+    return found
 
 
 def _is_near(bound: float, cost: float, share: float) -> bool:
     return cost - bound <= share * abs(cost)
+
+
+def _reduce(work: Elimination, most: int) -> None:
+    """Eliminate what has few neighbours, and count what is alike once, as long as there is any."""
+    while True:
+        work.run(elimination_order(work.sizes, work.near, most, FEW)[0])
+        if not work.join_alike():
+            return
 
 
 def _finished(work: Elimination, most: int) -> bool:
@@ -104,24 +220,43 @@ class _Search:
         """Return the best choices."""
         return [int(k[p]) for k, p in zip(self.kept, self.relaxed.picks)]
 
+    def beside(self, sizes: Iterable[int]) -> list[Numbers]:
+        """Return what choices with one of a variable cost at least; infinite for those that are out of question."""
+        found = [np.full(n, inf) for n in sizes]
+        for row, kept, costs in zip(found, self.kept, self.relaxed.beside):
+            row[kept] = costs
+        return found
+
     def run(self) -> None:
         """Take turns until the best choices are proven to be so, nearly so, or for long."""
         visited = 0
-        for _ in range(TURNS):
-            for _ in range(SWEEPS):
-                self.relaxed.sweep()
+        for turn in range(TURNS):
+            is_large = (
+                self.relaxed.entries > self.most
+            )  # then sweeps take longer than looking around
+            sweeps = SWEEPS if is_large else min(MOST_SWEEPS, SWEEPS << turn)
+            visited += self.relaxed.entries * self._sweep(sweeps)
             self.relaxed.guess()
-            if self.relaxed.entries > self.most:  # sweeps take longer
+            if is_large:
                 self._descend()
             low, cost = self.relaxed.bound, self.relaxed.cost
             self.bound = max(self.bound, min(low, cost))
             found = self._tried(low + self.share * max(0.0, cost - low))
             self.share = min(1.0, self.share * STEP) if found else self.share / STEP
-            visited += SWEEPS * self.relaxed.entries
             enough = NEAR_ENOUGH if visited >= MOST_VISITED else EXACT
             if _is_near(self.bound, self.relaxed.cost, enough):
                 return
             self._shrink()
+
+    def _sweep(self, most: int) -> int:
+        """Sweep as long as that closes the gap; return how often."""
+        for number in range(1, most + 1):
+            before = self.relaxed.bound
+            self.relaxed.sweep()
+            gap = self.relaxed.cost - before
+            if number >= SWEEPS and self.relaxed.bound - before < STALLED * gap:
+                break
+        return number
 
     def _tried(self, level: float) -> bool:
         """Find the best of the choices that may cost no more than a level, if that takes no large tables.

@@ -18,14 +18,19 @@ def elimination_order(
     Variables come first whose neighbours get the fewest new neighbours [Kjaerulff, Triangulation of graphs, 1990].
     """
     graph = {v: set(others) for v, others in near.items()}
+    most_near = len(graph) if neighbours is None else neighbours
 
-    def rank(v: int) -> tuple[int, int]:
+    def rank(v: int) -> tuple[int, int] | None:
         others = graph[v]
+        if (
+            len(others) > most_near
+        ):  # what it takes to look at these grows with the square of their number
+            return None
         missing = sum([len(others - graph[u]) - 1 for u in others])
         return missing, sizes[v] * prod([sizes[u] for u in others])
 
     ranks = {v: rank(v) for v in graph}
-    queue = [(*r, v) for v, r in ranks.items()]
+    queue = [(*r, v) for v, r in ranks.items() if r is not None]
     heapify(queue)
     order, total = [], 0
     while queue:
@@ -33,21 +38,20 @@ def elimination_order(
         if ranks.get(v) != (missing, entries):
             continue  # it has changed since
         others = graph[v]
-        if entries > most or (neighbours is not None and len(others) > neighbours):
+        if entries > most:
             continue
         del ranks[v], graph[v]
         order.append(v)
         total += entries
-        changed = set(others)
+        meet = [(u, w) for u in others for w in others - graph[u] if u < w] if missing else []
         for u in others:
             graph[u] |= others
             graph[u] -= {u, v}
-        if missing:
-            # Two of them meet: who is beside both has fewer to bring together.
-            for u in others:
-                changed |= graph[u]
+        # Who is beside two that meet has fewer to bring together.
+        changed = set(others).union(*[graph[u] & graph[w] for u, w in meet])
         for u in sorted(changed):
             if (r := rank(u)) != ranks[u]:
                 ranks[u] = r
-                heappush(queue, (*r, u))
+                if r is not None:
+                    heappush(queue, (*r, u))
     return order, total

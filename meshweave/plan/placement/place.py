@@ -18,8 +18,8 @@ from meshweave.plan.placement.bounded import FORBIDDEN
 from meshweave.plan.placement.minimise import minimise
 from meshweave.plan.placement.prices import MachinePrices, OpWork
 from meshweave.plan.placement.rates import planned_for
-from meshweave.plan.placement.runs import OpRun, RuleRuns
-from meshweave.plan.placement.terms import Choices, CostTerm, Numbers
+from meshweave.plan.placement.runs import OpRun, RuleRuns, axis_turns
+from meshweave.plan.placement.terms import Choices, CostTerm, Numbers, Places
 from meshweave.plan.propagation.arrange import StatedLayout
 from meshweave.plan.propagation.propagate import (
     Decision,
@@ -114,7 +114,23 @@ class PlacementProblem:
 
         Where ops have runs that are not looked at, the bound is what the ops compute at least, with no moves.
         """
-        return self.bounded(minimise(self.sizes, [*self.terms, *terms]))
+        return self.bounded(minimise(self.sizes, [*self.terms, *terms], alike=self.alike()))
+
+    def alike(self) -> list[Places]:
+        """Return for each variable numbers of its choices: the same for those that differ in axes of one kind alone."""
+        turns = axis_turns(self.mesh)
+        rules = {number: runs.alike(turns) for number, runs in self.rules.items()}
+        numbers: dict[object, int] = {}
+        known: dict[int, Places] = {}
+        for domain in self.layouts:
+            if id(domain) not in known:
+                kinds = [numbers.setdefault(_alike(x, turns), len(numbers)) for x in domain]
+                known[id(domain)] = np.array(kinds or [0], np.intp)
+        found = [known[id(domain)] for domain in self.layouts]
+        one = np.zeros(1, np.intp)
+        return found + [
+            rules[rule] if runs else one for rule, runs in zip(self.graph.rule_of, self.runs)
+        ]
 
     def bounded(self, choices: Choices) -> Choices:
         """Return choices with a bound that holds for runs that are not looked at too."""
@@ -298,6 +314,18 @@ class PlacementProblem:
                 row.append(plan.seconds)
             found.append(CostTerm((v,), np.array(row)))
         return found
+
+
+def _alike(layout: Layout, turns: Sequence[dict[str, str]]) -> object:
+    """Return what a layout has in common with those that only have axes in each other's places."""
+    rows, sums = layout.block_axes(), [(p.kind, p.axes) for p in layout.partial]
+    return min(
+        (
+            tuple([tuple([turn[a] for a in row]) for row in rows]),
+            tuple([(kind, tuple(sorted([turn[a] for a in axes]))) for kind, axes in sums]),
+        )
+        for turn in turns
+    )
 
 
 def _closed(spec: Spec | None, layout: Layout) -> Spec:

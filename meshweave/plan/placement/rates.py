@@ -1,7 +1,8 @@
 """Price moves between layouts in blocks: the seconds of launches, and those of each byte of the whole tensor.
 
 Both depend on the two layouts alone, not on the tensor, and on little of these: digits that both have are left out, and
-dims are alike. Pairs of layouts are sorted into groups with the same price, and one of each group is planned.
+dims are alike, as are axes of one size. Pairs of layouts are sorted into groups with the same price, and one of each
+group is planned.
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,9 @@ from meshweave.layout.factors import Axes
 from meshweave.layout.layout import Layout, Partial
 from meshweave.layout.mesh import Axis, Link, Mesh
 from meshweave.plan.cost import SHARED_MEMORY, Profile, link_of, local_seconds, seconds
+from meshweave.plan.placement.runs import axis_turns
 from meshweave.plan.placement.terms import Numbers
-from meshweave.plan.redistribute import plan_redistribute
+from meshweave.plan.redistribute import Plan, plan_redistribute
 
 Places = npt.NDArray[np.intp]
 
@@ -38,7 +40,7 @@ class MoveRates:
     def __init__(self, mesh: Mesh, profile: Profile) -> None:
         self.mesh, self.profile = mesh, profile
         self.numbers: dict[Layout, int] = {}
-        self.digits = _Digits({axis.name: mesh.size(axis.name) for axis in mesh.axes})
+        self.digits = _Digits(mesh)
         self.once = np.full((64, 64), np.nan)
         self.each = np.full((64, 64), np.nan)
 
@@ -78,20 +80,25 @@ class MoveRates:
 
 
 class _Digits:
-    """Number the axes of dims, the sums to do, and the sets of axes of layouts on axes of these sizes."""
+    """Number the axes of dims, the sums to do, and the sets of axes of layouts on a mesh.
 
-    def __init__(self, sizes: dict[str, int]) -> None:
-        self.sizes = sizes
+    turns: each way to put axes of one size and link in each other's places.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.sizes = {axis.name: mesh.size(axis.name) for axis in mesh.axes}
         self.rows: dict[Axes, int] = {}
         self.changes: dict[tuple[Axes, Axes], int] = {((), ()): 0}
-        self.sums: dict[tuple[tuple[str, str], ...], int] = {}
+        self.sums: dict[tuple[tuple[str, str], ...], int] = {(): 0}
+        self.turns = axis_turns(mesh)
 
     def moved(
         self, sources: Sequence[Layout], targets: Sequence[Layout], i: Places, j: Places
     ) -> tuple[Places, Numbers]:
         """Return, for each pair, what its price depends on, and into how many parts what both have cuts the tensor.
 
-        The former is a row: how dims change, in order of these numbers; the sums of both ends; and all axes in use.
+        The former is a row: how dims change, in order of these numbers; the sums of both ends; and all axes in use;
+        the least such row with axes in each other's places.
         """
         (have, had, busy), (want, wanted, used) = self._numbered(sources), self._numbered(targets)
         pairs = have[i] * len(self.rows) + want[j]
@@ -99,9 +106,32 @@ class _Digits:
         names = list(self.rows)
         changes = [self._change(names[n // len(names)], names[n % len(names)]) for n in met]
         found = np.array(changes, np.float64).reshape(-1, 2)[at.reshape(pairs.shape)]
-        sums = np.where(had[i] == wanted[j], 0, 1 + had[i] * len(self.sums) + wanted[j])
-        dims = np.sort(found[..., 0].astype(np.intp), axis=1)
-        return np.column_stack([dims, sums, busy[i] | used[j]]), found[..., 1].prod(axis=1)
+        alike, sums = had[i] == wanted[j], (had[i], wanted[j])
+        best: Places | None = None
+        for turn in self.turns:
+            dims = self._turned_changes(turn)[found[..., 0].astype(np.intp)]
+            ends = [np.where(alike, 0, self._turned_sums(turn)[end]) for end in sums]
+            both = self._turned_sets(turn)[busy[i] | used[j]]
+            keys = np.column_stack([np.sort(dims, axis=1), *ends, both])
+            best = keys if best is None else _lesser(best, keys)
+        assert best is not None
+        return best, found[..., 1].prod(axis=1)
+
+    def _turned_changes(self, turn: dict[str, str]) -> Places:
+        """Return the number that each change of a dim has with axes in the places of others."""
+        turned = [
+            tuple(tuple(turn[a] for a in end) for end in change) for change in list(self.changes)
+        ]
+        return np.array([self.changes.setdefault((a, b), len(self.changes)) for a, b in turned])
+
+    def _turned_sums(self, turn: dict[str, str]) -> Places:
+        turned = [tuple(sorted((k, turn[a]) for k, a in row)) for row in list(self.sums)]
+        return np.array([self.sums.setdefault(row, len(self.sums)) for row in turned])
+
+    def _turned_sets(self, turn: dict[str, str]) -> Places:
+        places = {axis: n for n, axis in enumerate(self.sizes)}
+        every = np.arange(1 << len(places))
+        return sum([(every >> n & 1) << places[turn[a]] for a, n in places.items()], 0 * every)
 
     def _numbered(self, layouts: Sequence[Layout]) -> tuple[Places, Places, Places]:
         """Return the numbers of the axes of each dim, those of sums, and the axes in use, of each layout."""
@@ -110,7 +140,7 @@ class _Digits:
         for layout in layouts:
             rows, pending = _rows(layout, self.sizes), _pending(layout, self.sizes)
             dims.append([self.rows.setdefault(row, len(self.rows)) for row in rows])
-            sums.append(self.sums.setdefault(tuple(pending), len(self.sums)))
+            sums.append(self.sums.setdefault(tuple(sorted(pending)), len(self.sums)))
             axes = {*[a for row in rows for a in row], *[a for _, a in pending]}
             used.append(sum([1 << places[a] for a in axes]))
         shape = len(layouts), layouts[0].ndim
@@ -131,6 +161,12 @@ def _groups(keys: Places) -> tuple[Places, Places]:
         both = group * (int(column.max()) + 1) + column
         _, first, group = np.unique(both, return_index=True, return_inverse=True)
     return first, group.reshape(-1)
+
+
+def _lesser(one: Places, other: Places) -> Places:
+    """Return, row by row, the one that comes first in order."""
+    rows, at = np.arange(len(one)), (one != other).argmax(axis=1)
+    return np.where((other[rows, at] < one[rows, at])[:, None], other, one)
 
 
 def _rows(layout: Layout, sizes: dict[str, int]) -> list[Axes]:
@@ -160,7 +196,7 @@ def _rate(source: Layout, target: Layout, mesh: Mesh, profile: Profile) -> tuple
         if have != want:
             common = _common(have, want)
             rows.append((have[common:], want[common:]))
-    rows.sort()
+    rows.sort(key=lambda row: (len(row[0]), len(row[1]), row))
     pending = [_pending(layout, sizes) for layout in (source, target)]
     left = [tuple(sorted(p)) for p in pending] if pending[0] != pending[1] else [(), ()]
     met = [a for have, want in rows for a in (*have, *want)]
@@ -254,14 +290,21 @@ def _canonical(
     for end, partial in ((0, had), (1, wanted)):
         dims = [row[end] for row in rows] or [()]
         ends.append(Layout.blocks(dims, _partials(partial)))
-    taken = []
-    for times in (1, 2):
-        tensor = (*shape[:-1], times * shape[-1])
-        plan = plan_redistribute(ends[0], ends[1], mesh, tensor, 4, profile=planned_for(profile))
-        taken.append(plan.seconds)
-    nbytes = 4 * prod(shape)
-    each = max(0.0, (taken[1] - taken[0]) / nbytes)
-    return max(0.0, taken[0] - each * nbytes), each
+    plan, nbytes = _planned(ends, mesh, shape, profile), 4 * prod(shape)
+    if any(step.op == "exchange" for step in plan.steps):  # its rounds depend on who sends
+        shape[-1] *= 2
+        each = max(0.0, (_planned(ends, mesh, shape, profile).seconds - plan.seconds) / nbytes)
+        return max(0.0, plan.seconds - each * nbytes), each
+    once = 0.0
+    for step in plan.steps:
+        link = link_of(mesh, step.axes or mesh.names, profile)
+        once += seconds(step.op, 0, mesh.axis_count(step.axes), link, profile)
+    return once, max(0.0, plan.seconds - once) / nbytes
+
+
+def _planned(ends: Sequence[Layout], mesh: Mesh, shape: Sequence[int], profile: Profile) -> Plan:
+    """Return the plan of a move of floats."""
+    return plan_redistribute(ends[0], ends[1], mesh, tuple(shape), 4, profile=planned_for(profile))
 
 
 def _partials(pending: Sequence[tuple[str, str]]) -> list[Partial]:

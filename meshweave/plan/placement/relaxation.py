@@ -11,11 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from meshweave.plan.placement.terms import CostTerm, Numbers
-
-Places = npt.NDArray[np.intp]
+from meshweave.plan.placement.terms import CostTerm, Numbers, Places
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,20 @@ MOST_RUNS = 600
 """Ways to run an op that are looked at; of more axes, neighbours stay together until there are no more."""
 
 
+MOST_TURNED = 4
+"""Axes that may be in each other's places: there are 24 ways for these."""
+
+
+def axis_turns(mesh: Mesh) -> list[dict[str, str]]:
+    """Return each way to put axes of one size and link in each other's places, first the one that changes nothing."""
+    kinds: dict[object, list[str]] = {}
+    for axis in mesh.axes[:MOST_TURNED]:
+        kinds.setdefault((mesh.size(axis.name), axis.link), []).append(axis.name)
+    ways = product(*[permutations(names) for names in kinds.values()])
+    same = {axis.name: axis.name for axis in mesh.axes}
+    return [same | dict(zip(chain(*kinds.values()), chain(*way))) for way in ways]
+
+
 @dataclass(frozen=True)
 class OpRun:
     """Say how an op runs.
@@ -200,3 +214,19 @@ class RuleRuns:
                 tuple([Layout.blocks([x.axes_of(d) for d in range(x.ndim)]) for x in places])
             )
         return RuleRuns(tuple(runs), tuple(ends), tuple(at), tuple(blocks), every)
+
+    def alike(self, turns: Sequence[dict[str, str]]) -> npt.NDArray[np.intp]:
+        """Return a number for each run: the same for those that differ only in which of the axes they use for what."""
+        kinds: dict[object, int] = {}
+        found = []
+        for run in self.runs:
+            sums = tuple([x is not None and bool(x.partial) for x in run.operands])
+            ways = [
+                (
+                    tuple([(f, tuple([turn[a] for a in axes])) for f, axes in run.placed]),
+                    tuple([turn[a] for a in run.pending]),
+                )
+                for turn in turns
+            ]
+            found.append(kinds.setdefault((min(ways), sums), len(kinds)))
+        return np.array(found, np.intp)

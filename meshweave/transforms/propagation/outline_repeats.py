@@ -134,7 +134,7 @@ class _BlockKeys:
         self.reads.append(list(end.operands))
 
     def segments(self, run: _Run) -> list[_Segment]:
-        """Cut the run where the fewest values cross, into segments that are the same function."""
+        """Cut the run where the fewest values cross, tensors all, into segments that are the same function."""
         first = self._cut(run)
         starts = range(first, run.end - run.period + 1, run.period)
         every = [self._segment(start, run.period) for start in starts]
@@ -148,11 +148,12 @@ class _BlockKeys:
             for value in read:
                 if value in self.made:
                     last_read[self.made[value][0]] = i
-        # Values made in the run, alive before op i.
+        # Values made in the run, alive before op i; one that is no tensor is in the way of a function.
         crossing = np.zeros(len(self.ops) + 2, np.int64)
         for i in range(run.start, run.end):
-            crossing[i + 1] += 1
-            crossing[max(last_read[i], i) + 1] -= 1
+            weight = 1 if all(is_tensor(r.type) for r in self.ops[i].results) else len(self.ops)
+            crossing[i + 1] += weight
+            crossing[max(last_read[i], i) + 1] -= weight
         crossing = np.cumsum(crossing)
         times = (run.end - run.start) // run.period
         middle = run.start + times // 2 * run.period
