@@ -92,7 +92,9 @@ def laid_out(
     shapes = [tuple(n.meta["val"].shape) for n in output.args[0]]
     results = _out_layouts(out_placements, shapes, mesh)
     from meshweave.frontends.torch.importer import linalg_text  # loads MLIR
+    from meshweave.torch.host import take_calls  # imports torch
 
+    take_calls(exported.graph)
     text = linalg_text(
         exported.graph,
         layouts,

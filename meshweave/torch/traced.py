@@ -39,6 +39,7 @@ from meshweave.frontends.torch.constrain import constrain
 from meshweave.frontends.torch.decompositions.gradients import decompositions
 from meshweave.frontends.torch.export import first_line
 from meshweave.frontends.torch.layouts import is_dtensor
+from meshweave.frontends.torch.losses import WithoutNumbers
 from meshweave.layout import Layout, Mesh
 from meshweave.torch.averages import cumulative_averages
 from meshweave.torch.away import OF_FORM, replaced
@@ -584,6 +585,7 @@ def _tracing() -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(sdpa_kernel([SDPBackend.MATH]))
         stack.enter_context(traceback.preserve_node_meta())
+        stack.enter_context(WithoutNumbers())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         torch.compiler._is_compiling_flag = True
         try:

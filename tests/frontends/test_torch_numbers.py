@@ -273,7 +273,15 @@ def test_places_of_nan_in_pools_are_the_last_ones() -> None:
 
     def function(x: Any) -> Any:
         cubes = pools.max_pool3d(x, 2, padding=1, return_indices=True)
+        planes = pools.max_pool2d(x, 3, 2, 1, return_indices=True)
+        lines = pools.max_pool1d(x[1], 3, 2, 1, return_indices=True)
         rows = pools.adaptive_max_pool1d(x[0], 4, return_indices=True)
-        return *cubes, *rows, *pools.adaptive_max_pool2d(x, (3, 4), return_indices=True)
+        return (
+            *cubes,
+            *planes,
+            *lines,
+            *rows,
+            *pools.adaptive_max_pool2d(x, (3, 4), return_indices=True),
+        )
 
     check(function, x)

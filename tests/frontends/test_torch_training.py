@@ -341,6 +341,8 @@ EDGES = {
         F.max_pool2d(x, 3, 2, 1),
         F.max_pool3d(x, 2),
         F.adaptive_max_pool2d(x, (2, 3)),
+        F.adaptive_max_pool3d(x, (2, 3, 4)),
+        F.adaptive_avg_pool3d(x, (2, 3, 4)),
     ],
     "padding": lambda x: [
         F.pad(x, (1, 2, 0, 3), mode=mode) for mode in ("constant", "reflect", "replicate")

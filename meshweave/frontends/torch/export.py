@@ -129,10 +129,12 @@ def _exported(
         inspect.signature(module.forward).bind(*args, **kwargs)
     except TypeError as error:
         raise UsageError(f"from_torch: {type(module).__name__}.forward: {error}") from None
+    from meshweave.frontends.torch.losses import WithoutNumbers  # imports torch
+
     wrapper, program = torch.ops.higher_order.hints_wrapper, None
     for strict in (False, True):
         try:
-            with torch.no_grad(), _annotations():
+            with torch.no_grad(), _annotations(), WithoutNumbers():
                 program = torch.export.export(module, args, kwargs, strict=strict)
         except Exception as error:  # whatever torch raises: it is about the user's program
             raise CompileError(f"torch.export refuses the module: {first_line(error)}") from None

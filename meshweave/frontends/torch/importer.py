@@ -26,6 +26,13 @@ from meshweave.frontends.stablehlo.refusals import refuse_unknown
 from meshweave.frontends.torch.complex import mark_complex, without_complex
 from meshweave.frontends.torch.control import ControlFlow, ask_first, import_body
 from meshweave.frontends.torch.export import first_line
+from meshweave.frontends.torch.host import (
+    call_python,
+    host_call,
+    is_called,
+    operands_of,
+    results_of,
+)
 from meshweave.frontends.torch.leftovers import simplify, unfold_products
 from meshweave.frontends.torch.loops import lower_tm_tensor
 from meshweave.frontends.torch.probe import failing_ops, refusal
@@ -40,6 +47,7 @@ from meshweave.frontends.torch.routines import (
     compute_elements,
     declare_constraint,
     declare_elementwise,
+    declare_host,
     declare_sum,
     place_constraints,
     sum_products,
@@ -132,6 +140,7 @@ def _text(
         ask_first(module)
         _run(module, _CLEAN_UP)
         call_routines(module)
+        call_python(module)
         sum_products(module)
         compute_elements(module)
         transform(module)
@@ -242,6 +251,9 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
                 name = DECLARE[target](module, *said, values, types)
                 self._bind(node, list(_call(loc, name, types, values).results))
                 return
+            if is_called(node.target):
+                self._import_host_call(loc, node)
+                return
             if target == CONSTRAIN_OP:
                 of, layout, axes = node.args
                 values = [self._import_argument(loc, of)]
@@ -264,6 +276,21 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
                 super()._import_torch_op_overload(loc, node, concrete_target)
                 return
             self.bind_node_value(node, _call(loc, name, [type_], values).result)
+
+        def _import_hop_auto_functionalized(self, loc: ir.Location, node: Node, _: object) -> None:
+            self._import_host_call(loc, node)
+
+        _import_hop_auto_functionalized_v2 = _import_hop_auto_functionalized
+
+        def _import_host_call(self, loc: ir.Location, node: Node) -> None:
+            values = [self._import_argument(loc, operand) for operand in operands_of(node)]
+            types = [self._cc.value_info_to_type(value) for value in results_of(node)]
+            name = declare_host(self.fx_importer.module, host_call(node), values, types)
+            made = list(_call(loc, name, types, values).results)
+            if isinstance(node.meta["val"], tuple | list):
+                self._bind(node, made)
+            else:
+                self.bind_node_value(node, made[0])
 
         def _bind(self, node: Node, values: Sequence[ir.Value]) -> None:
             self._multi_result_nodes.add(node)

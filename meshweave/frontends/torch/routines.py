@@ -87,6 +87,16 @@ def declare_transform(
     return _declare(module, "fft", operands, results, {_TRANSFORM: ir.DictAttr.get(said)})
 
 
+def declare_host(
+    module: ir.Module,
+    said: Mapping[str, ir.Attribute],
+    operands: Sequence[ir.Value],
+    results: Sequence[ir.Type],
+) -> str:
+    """Declare a function that stands for one of Python, of which `said` are number and name; return its name."""
+    return _declare(module, "host", operands, results, said)
+
+
 DECLARE: Mapping[str, Callable[..., str]] = {
     "meshweave.lapack.default": declare_routine,
     "meshweave.fft.default": declare_transform,

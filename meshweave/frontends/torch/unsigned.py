@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshweave.dialects.dist import UNSIGNED
 from meshweave.frontends.complex.ports import dict_of
+from meshweave.frontends.torch.host import is_called
 from meshweave.ir.bindings import ir
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
@@ -72,7 +73,7 @@ def _widen(torch: Any, node: Node, mode: AbstractContextManager[Any]) -> bool:
     target, own = node.target, torch.uint8
     if not isinstance(target, torch._ops.OpOverload) or node.meta.get("val") is None:
         return False  # no op, or one that only asserts
-    if target._schema.name.split("::")[-1] in _MOVES:
+    if target._schema.name.split("::")[-1] in _MOVES or is_called(target):
         return False
     given = [n for n in node.all_input_nodes if _dtype(n) is own]
     asked = node.kwargs.get("dtype") is own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
 from meshweave.frontends.torch.decompositions import bags
+from meshweave.frontends.torch.decompositions.pools import each
 
 
 def decompositions() -> dict[OpOverload, Callable[..., object]]:
@@ -23,11 +25,11 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         **{op: decomposition_table[op] for op in theirs},
         aten.avg_pool2d_backward.default: _avg_pool,
         aten.avg_pool3d_backward.default: _avg_pool,
-        aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool,
-        aten._adaptive_avg_pool3d_backward.default: _adaptive_avg_pool,
+        aten._adaptive_avg_pool2d_backward.default: partial(_adaptive_avg_pool, 2),
+        aten._adaptive_avg_pool3d_backward.default: partial(_adaptive_avg_pool, 3),
         aten.max_pool3d_with_indices_backward.default: _max_pool,
-        aten.adaptive_max_pool2d_backward.default: _adaptive_max_pool,
-        aten.adaptive_max_pool3d_backward.default: _adaptive_max_pool,
+        aten.adaptive_max_pool2d_backward.default: partial(_to_maxima, 2),
+        aten.adaptive_max_pool3d_backward.default: partial(_to_maxima, 3),
         aten._cdist_backward.default: _cdist,
         aten._weight_norm_interface_backward.default: _weight_norm,
         aten.replication_pad1d_backward.default: _replication_pad,
@@ -137,8 +139,8 @@ def _avg_pool(
 ) -> Tensor:
     """Spread each mean over its window: the gradient of a convolution of each channel by ones."""
     rank = 3 if grad_output.dim() == 5 or (input.dim() == 4 and len(kernel_size) == 3) else 2
-    kernel, low = _each(kernel_size, rank), _each(padding, rank)
-    step = _each(stride, rank) if stride else kernel
+    kernel, low = each(kernel_size, rank), each(padding, rank)
+    step = each(stride, rank) if stride else kernel
     share = grad_output
     if divisor_override:
         share = share / divisor_override
@@ -161,10 +163,6 @@ def _avg_pool(
     return made.reshape(input.shape)
 
 
-def _each(numbers: Sequence[int], rank: int) -> list[int]:
-    return list(numbers) * (rank if len(numbers) == 1 else 1)
-
-
 def _counts(size: int, windows: int, kernel: int, step: int, low: int, padded: bool) -> Tensor:
     """Return how many elements each window along a dim divides by."""
     begin = torch.arange(windows) * step - low
@@ -172,9 +170,8 @@ def _counts(size: int, windows: int, kernel: int, step: int, low: int, padded: b
     return end - (begin if padded else begin.clamp(min=0))
 
 
-def _adaptive_avg_pool(grad_output: Tensor, input: Tensor) -> Tensor:
+def _adaptive_avg_pool(rank: int, grad_output: Tensor, input: Tensor) -> Tensor:
     """Spread each mean over its window, dim by dim."""
-    rank = grad_output.dim() - 2 if grad_output.dim() > 3 else grad_output.dim() - 1
     made = grad_output
     for dim in range(-rank, 0):
         made = _spread(made, dim, input.shape[dim])
@@ -209,15 +206,10 @@ def _max_pool(
     indices: Tensor,
 ) -> Tensor:
     """Add each slope to where its maximum lies."""
-    return _to_maxima(grad_output, input, indices, 3)
+    return _to_maxima(3, grad_output, input, indices)
 
 
-def _adaptive_max_pool(grad_output: Tensor, input: Tensor, indices: Tensor) -> Tensor:
-    rank = grad_output.dim() - 2 if grad_output.dim() > 3 else grad_output.dim() - 1
-    return _to_maxima(grad_output, input, indices, rank)
-
-
-def _to_maxima(slope: Tensor, input: Tensor, places: Tensor, rank: int) -> Tensor:
+def _to_maxima(rank: int, slope: Tensor, input: Tensor, places: Tensor) -> Tensor:
     flat = (*input.shape[:-rank], -1)
     blank = torch.zeros_like(input).reshape(flat)
     return blank.scatter_add(-1, places.reshape(flat), slope.reshape(flat)).reshape(input.shape)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from meshweave.frontends.torch.decompositions.halves import rounded_once
-from meshweave.frontends.torch.decompositions.ways import first_of
+from meshweave.frontends.torch.decompositions.ways import around, first_of
 
 
 def decompositions() -> dict[OpOverload, Callable[..., object]]:
@@ -21,8 +21,7 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
             aten.max_pool3d_with_indices.default, _max_pool
         ),
         aten.max_pool2d_with_indices.default: _by_floats(
-            aten.max_pool2d_with_indices.default,
-            _batched(aten.max_pool2d_with_indices.default, 4),
+            aten.max_pool2d_with_indices.default, around(_max_pool_of_planes)
         ),
         aten.avg_pool1d.default: _pooled(aten.avg_pool1d.default, 3),
         aten.avg_pool2d.default: _pooled(aten.avg_pool2d.default, 4),
@@ -111,8 +110,8 @@ def _max_pool(
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the largest element of each window of three dims, and its place: upstream's lowering ends the process."""
-    kernel, low, far = (_thrice(numbers) for numbers in (kernel_size, padding, dilation))
-    step = _thrice(stride) if len(stride) else kernel
+    kernel, low, far = (each(numbers, 3) for numbers in (kernel_size, padding, dilation))
+    step = each(stride, 3) if len(stride) else kernel
     sizes = x.shape[-3:]
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, far)]
     counts = []
@@ -142,12 +141,43 @@ def _max_pool(
         rest = torch.div(rest, k, rounding_mode="floor")
     for dim, place in enumerate(reversed(inner)):
         begin = torch.arange(counts[dim]).reshape(-1, *[1] * (2 - dim)) * step[dim] - low[dim]
-        # Of nothing but -inf torch takes the first place that is no padding.
-        first = torch.div(far[dim] - 1 - begin.clamp(max=0), far[dim], rounding_mode="floor")
+        first = _first(counts[dim], step[dim], low[dim], far[dim]).reshape(begin.shape)
         place = torch.where(largest == -math.inf, first, place)
         flat = flat * sizes[dim] + begin + place * far[dim]
     return largest, flat
 
 
-def _thrice(numbers: Sequence[int]) -> list[int]:
-    return list(numbers) * (3 if len(numbers) == 1 else 1)
+def _max_pool_of_planes(
+    x: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the largest element of each window of two dims, and its place: upstream has none of NaN and of -inf."""
+    op, (rows, columns) = torch.ops.aten.max_pool2d_with_indices.default, x.shape[-2:]
+    kernel, step, low, far = (
+        each(n, 2) for n in (kernel_size, stride or kernel_size, padding, dilation)
+    )
+    settings = kernel, step, low, far, ceil_mode
+    whole = x if x.dim() == 4 else x.unsqueeze(0)  # upstream fails on an image without a batch
+    made, places = op(whole, *settings)
+    number = torch.arange(rows * columns, dtype=torch.float64).reshape(rows, columns)
+    last, _ = op(torch.where(torch.isnan(whole), number, -1.0), *settings)
+    places = torch.where(torch.isnan(made), last.to(torch.int64), places)
+    at = zip(made.shape[-2:], step, low, far)
+    row, column = [torch.arange(n) * s - p + _first(n, s, p, d) * d for n, s, p, d in at]
+    places = torch.where(made == -math.inf, row.unsqueeze(-1) * columns + column, places)
+    return (made, places) if x.dim() == 4 else (made.squeeze(0), places.squeeze(0))
+
+
+def _first(count: int, step: int, low: int, far: int) -> Tensor:
+    """Return which element of each window along a dim is the first that is no padding: torch's, of nothing but -inf."""
+    begin = torch.arange(count) * step - low
+    return torch.div(far - 1 - begin.clamp(max=0), far, rounding_mode="floor")
+
+
+def each(numbers: Sequence[int], rank: int) -> list[int]:
+    """Return a setting of a pool for each dim."""
+    return list(numbers) * (rank if len(numbers) == 1 else 1)
