@@ -39,10 +39,11 @@ def program(routine, shapes, element="f32", flags="", layouts=None):
     """The text of a program that calls a routine on operands of these shapes and gives all results."""
     row = ROUTINES[routine]
     batch = shapes[0][: len(shapes[0]) - len(row.operands[0])]
-    sizes = {}
+    sizes = {"c": 2}
     for shape, dims in zip(shapes, row.operands, strict=True):
         sizes |= zip(dims.strip("#"), shape[len(batch) :], strict=True)
     sizes["k"] = min(sizes.get("m", 0), sizes.get("n", 0))
+    sizes["h"] = max(1, sizes.get("n", 0) - 1)
     made = [(*batch, *[sizes[d] for d in dims]) for dims in row.tensors]
     types = [type_of(s, e) for s, e in zip(made, row.types(element), strict=True)]
     said = layouts or [f"[{', '.join('_' * len(shape))}]" for shape in made]
@@ -232,16 +233,19 @@ def test_the_first_columns_of_q_and_all_of_them():
 def test_singular_values_and_their_vectors(dtype, shape):
     a, k = sample((2, *shape), dtype), min(shape)
     wanted = np.linalg.svd(a, compute_uv=False)
-    for routine, (m, n) in (("gesdd", (k, k)), ("gesdd_full", shape)):
+    for routine, (m, n) in (
+        ("gesdd", (k, k)), ("gesdd_full", shape), ("gesvd", (k, k)), ("gesvd_full", shape),
+    ):  # fmt: skip
         values, u, vt, info = call(routine, a)
         assert u.shape == (2, shape[0], m) and vt.shape == (2, n, shape[1]) and not info.any()
         orthonormal(u)
         orthonormal(vt.swapaxes(-1, -2))
         close(values, wanted)
         close(u[..., :k] * values[:, None] @ vt[:, :k], a)
-    values, info = call("gesdd_values", a)
-    close(values, wanted)
-    assert not info.any()
+    for routine in ("gesdd_values", "gesvd_values"):
+        values, info = call(routine, a)
+        close(values, wanted)
+        assert not info.any()
 
 
 @sampled(5)
@@ -260,6 +264,118 @@ def test_eigenvectors_of_one_triangle(dtype, size, lower):
     close(call("syevd_values", a, flags=flags)[0], values)
 
 
+def joined(values):
+    """Complex numbers of their parts."""
+    return values[..., 0] + 1j * values[..., 1]
+
+
+@sampled(3)
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+def test_eigenvectors_of_any_matrix(dtype, size):
+    a = sample((2, size, size), dtype)
+    a[0, 0, 0] = a[0, -1, -1]  # of real ones and of pairs
+    real, imaginary, left, right, info = call("geev", a)
+    values, left, right = real + 1j * imaginary, joined(left), joined(right)
+    assert not info.any()
+    close(abs(a @ right - right * values[:, None]).astype(dtype), np.zeros(a.shape, dtype))
+    turned = left.conj().mT
+    close(abs(turned @ a - values[..., None] * turned).astype(dtype), np.zeros(a.shape, dtype))
+    for name, number in (("geev_left", 2), ("geev_right", 2), ("geev_values", None)):
+        alone = call(name, a)
+        close(alone[0], real)
+        if number:
+            close(abs(joined(alone[2]) - (left if "left" in name else right)), np.zeros_like(a))
+
+
+def test_what_is_not_finite_has_no_eigenvalues():
+    a = sample((3, 4, 4), "float64")
+    a[1, 2, 3], a[2, 0, 0] = np.nan, np.inf
+    for routine in ("geev_values", "gees_form"):
+        assert call(routine, a)[-1].tolist() == [0, -4, -4]
+
+
+@sampled(3)
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+def test_forms_of_square_matrices(dtype, size):
+    """Schur's, Hessenberg's, and the tridiagonal one of a symmetric matrix."""
+    a = sample((2, size, size), dtype)
+    form, vectors, real, imaginary, info = call("gees", a)
+    orthonormal(vectors)
+    close(vectors @ form @ vectors.mT, a)
+    assert not info.any() and not np.tril(form, -2).any()
+    wanted = np.sort_complex(np.linalg.eigvals(a))
+    close(abs(np.sort_complex(real + 1j * imaginary) - wanted), np.zeros((2, size), dtype))
+    close(call("gees_form", a)[0], form)
+    packed, scales, info = call("gehrd", a)
+    assert packed.shape == a.shape and scales.shape == (2, max(1, size - 1)) and not info.any()
+    values = np.linalg.eigvals(np.triu(packed, -1))
+    close(
+        abs(np.prod(values, -1) - np.prod(wanted, -1)) / (1 + abs(np.prod(wanted, -1))),
+        np.zeros(2, dtype),
+    )
+    for lower in (True, False):
+        whole = triangle(a, lower) + triangle(a, lower).mT
+        made = call("sytrd", whole, flags=", lower" if lower else "")
+        diagonal, beside = made[1][0], made[2][0][: size - 1]
+        found = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)
+        close(np.linalg.eigvalsh(found), np.linalg.eigvalsh(whole[0]))
+
+
+@sampled(3)
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize(
+    "shape, count", [((1, 1), 1), ((6, 4), 3), ((3, 8), 3), ((70, 66), 66), ((5, 3), 0)]
+)
+def test_products_with_q(dtype, shape, count):
+    packed, scales = call("geqrf", sample((2, *shape), dtype))
+    scales = np.ascontiguousarray(scales[:, :count])
+    rows = shape[0]
+    wide = np.zeros((2, rows, rows), dtype)
+    wide[..., : min(shape)] = packed[..., : min(shape)]
+    (q,) = call("orgqr", wide, scales)
+    c = sample((2, rows, 5), dtype, 1)
+    for flags, of in (("", q), (", transposed", q.mT)):
+        close(call("ormqr_left", packed, scales, c, flags=flags)[0], of @ c)
+        turned = np.ascontiguousarray(c.mT)
+        close(call("ormqr_right", packed, scales, turned, flags=flags)[0], turned @ of)
+
+
+@sampled(3)
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("shape", SHAPES)
+def test_qr_of_columns_in_an_order(dtype, shape):
+    a, k = sample((2, *shape), dtype), min(shape)
+    first = np.zeros((2, shape[1]), np.int32)
+    first[1, -1] = 1  # stays in front
+    packed, places, scales = call("geqp3", a, first)
+    (q,) = call("orgqr", np.ascontiguousarray(packed[..., :k]), scales)
+    close(q @ np.triu(packed[..., :k, :]), np.take_along_axis(a, places[:, None] - 1, 2))
+    sizes = abs(np.diagonal(packed, axis1=1, axis2=2)[0])
+    assert (sizes[:-1] >= sizes[1:] * 0.999).all() and places[1, 0] == shape[1]
+
+
+@sampled(3)
+@pytest.mark.parametrize("dtype", ELEMENTS.values())
+@pytest.mark.parametrize("size", [1, 2, 9])
+def test_tridiagonal_systems(dtype, size):
+    below, above, b = (
+        sample((2, size), dtype, 1),
+        sample((2, size), dtype, 2),
+        sample((2, size, 3), dtype),
+    )
+    below[:, 0] = np.nan  # not read
+    diagonal = sample((2, size), dtype) + 4
+    x, info = call("gtsv", below, diagonal, above, b)
+    close(call("gtsv_finite", below, diagonal, above, b)[0], x)
+    for k in range(2):
+        whole = np.diag(diagonal[k]) + np.diag(below[k, 1:], -1) + np.diag(above[k, :-1], 1)
+        close(whole @ x[k], b[k])
+    assert not info.any()
+    assert call("gtsv", *[np.zeros_like(below)] * 3, b)[1].tolist() == [1, 1]
+
+
 def test_matrices_without_elements():
     """Nothing fails, and square factors are identities."""
     values, u, vt, info = call("gesdd_full", np.ones((2, 3, 0)))
@@ -267,7 +383,11 @@ def test_matrices_without_elements():
     np.testing.assert_array_equal(u, np.stack([np.eye(3)] * 2))
     (q,) = call("orgqr", np.ones((4, 2)), np.ones(0))
     np.testing.assert_array_equal(q, np.eye(4, 2))
-    for routine in ("syevd", "potrf", "getrf", "geqrf", "gesdd", "gesdd_values", "syevd_values"):
+    (product,) = call("ormqr_left", np.ones((2, 0)), np.ones(0), np.ones((2, 3)))
+    np.testing.assert_array_equal(product, np.ones((2, 3)))
+    for routine in (
+        "syevd", "potrf", "getrf", "geqrf", "gesdd", "gesdd_values", "syevd_values", "geev", "gees", "gehrd",
+    ):  # fmt: skip
         for shape in ((0, 0), (0, 3, 3)):
             results = call(routine, np.ones(shape))
             assert all(not np.any(result) for result in results)
@@ -286,7 +406,9 @@ def test_nan_is_told_apart(routine):
 
 def test_decompositions_of_a_batch_on_ranks():
     a = sample((5, 4, 3), "float32")
-    for routine, results in (("gesdd", 4), ("geqrf", 2)):
+    for routine, results in (("gesdd", 4), ("geqrf", 2), ("geev_right", 4)):
+        if routine.startswith("geev"):
+            a = a[:, :3].copy()
         ndims = [len(dims.strip("#")) for dims in ROUTINES[routine].results]
         layouts = ["[_, y, x]", *[f"[x*y{', _' * n}]" for n in ndims]]
         text = on("x=2,y=2", program(routine, [a.shape], layouts=layouts))
@@ -400,7 +522,7 @@ def many(x):
     values = lin.svdvals(x), lin.svdvals(x.mT[:, :2]), lin.eigvalsh(positive_)
     rest = lin.cholesky(positive_, upper=True), lin.inv(x), lin.pinv(x[:, :2]), lin.matrix_rank(x)
     more = lin.solve(x, x[0, 0]), lin.matrix_power(x, -2), lin.det(x)
-    return *factors, lin.slogdet(x), lin.eigh(positive_), *values, *rest, *more
+    return *factors, lin.slogdet(x), lin.eigh(positive_), lin.eig(x), *values, *rest, *more
 
 
 @pytest.mark.parametrize(
@@ -428,7 +550,8 @@ def test_complex_matrices(dtype, every):
     near(y, np.linalg.solve(x, h))
     if not every:
         return
-    (u, s, vh), (q, r), (q2, r2), (sign, log), (w, v), *values = mw.jit(many)(x)
+    (u, s, vh), (q, r), (q2, r2), (sign, log), (w, v), (w2, v2), *values = mw.jit(many)(x)
+    near(x @ v2.numpy(), v2.numpy() * w2.numpy()[:, None])
     near((u.numpy() * s.numpy()[:, None]) @ vh.numpy(), x[:, :2])
     near(q, np.linalg.qr(x)[0])
     near(r, np.linalg.qr(x)[1])

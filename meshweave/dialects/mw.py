@@ -168,10 +168,24 @@ class LapackOp(Mw.Operation, name="lapack", traits=[_PureOnTensors]):
 
     `geqrf` gives R and below it the reflectors of Q, and their scales; `orgqr` makes the first columns of Q of these.
     `gesdd` gives the singular values, the largest first, U and V transposed (`gesdd_full`: square ones), and 0 if it
-    has converged; `gesdd_values` no factors. `syevd` gives the eigenvectors of a symmetric matrix, of which it reads
+    has converged; `gesdd_values` no factors; `gesvd`, `gesvd_full` and `gesvd_values` find the same in another way.
+    `syevd` gives the eigenvectors of a symmetric matrix, of which it reads
     the `lower` or upper triangle, as columns, its eigenvalues, the smallest first, and 0 if it has converged;
-    `syevd_values` no vectors. A name with `_complex` behind it is of the routine on complex numbers, whose parts are a
-    last dim of 2; their matrices are Hermitian where others are symmetric, and V is transposed and conjugate. On
+    `syevd_values` no vectors.
+
+    `ormqr_left` multiplies by Q of such reflectors, or by Q `transposed`, from the left, `ormqr_right` from the right.
+    `geqp3` is `geqrf` of columns in an order that it finds and gives, counted from 1: those where it is given another
+    number than 0 stay in front. `geev` gives the real and the imaginary parts of the eigenvalues of any matrix, left
+    and right eigenvectors as complex columns, and 0 if it has converged, -4 for what is not finite; `geev_left`,
+    `geev_right` one kind of vectors, `geev_values` none. `gees` gives the Schur form, its vectors, eigenvalues like
+    `geev`, and the same number; `gees_form` no vectors. `gehrd` gives the Hessenberg form and below it reflectors, and
+    their scales; `sytrd` reflectors, of a symmetric matrix, of which it reads the `lower` or upper triangle, diagonal
+    and neighbours of a tridiagonal matrix, and scales. `gtsv` solves A X = B of a tridiagonal A, given by what is below
+    the diagonal (behind a number that is not read), on it and above it, and gives 0 or the step without a pivot;
+    `gtsv_finite` makes pivots near 0 a little larger, and is a loop of its own.
+
+    A name with `_complex` behind it is of the routine on complex numbers, whose parts are a last dim of 2; their
+    matrices are Hermitian where others are symmetric, V and Q are transposed and conjugate, eigenvalues one tensor. On
     buffers its `outs` results and its own memory come after the operands.
     """
 

@@ -73,18 +73,26 @@ def lapack(
 
 
 def of_nothing(op: ir.Operation) -> list[ir.Value]:
-    """Return the results of an `mw.lapack` on matrices without elements: identities, and no failure."""
-    b, row = OpBuilder.before(op), RoutineCall.of(op).row
-    dims = row.tensors[len(row.operands) :]
-    return [_identity(b, r.type, d.endswith(PARTS)) for r, d in zip(op.results, dims)]
+    """Return the results of an `mw.lapack` on matrices without elements: identities, and no failure.
+
+    A product with Q is what was given.
+    """
+    b, call = OpBuilder.before(op), RoutineCall.of(op)
+    if call.routine.startswith("ormqr"):
+        return [op.operands[2]]
+    dims = call.row.tensors[call.inputs :]
+    return [_identity(b, result.type, letters) for result, letters in zip(op.results, dims)]
 
 
-def _identity(b: OpBuilder, type_: ir.Type, is_complex: bool) -> ir.Value:
-    """Make identity matrices of floats, or of complex numbers in parts, or zeros of integers."""
+def _identity(b: OpBuilder, type_: ir.Type, letters: str) -> ir.Value:
+    """Make identity matrices of floats, or of complex numbers in parts; zeros of what is no matrix."""
+    is_complex = letters.endswith(PARTS)
     element, ndim = type_.element_type, len(type_.shape) - is_complex
     if isinstance(element, ir.IntegerType):
         return b.one("tensor.splat", type_, b.integer(0, element))
     zero, one = [b.constant(ir.FloatAttr.get(element, value)) for value in (0.0, 1.0)]
+    if len(letters) - is_complex < 2:
+        return b.one("tensor.splat", type_, zero)
 
     def at(inner: OpBuilder, _: list[ir.Value]) -> ir.Value:
         row, column = inner.loop_index(ndim - 2), inner.loop_index(ndim - 1)
@@ -94,7 +102,7 @@ def _identity(b: OpBuilder, type_: ir.Type, is_complex: bool) -> ir.Value:
             same = inner.binary("andi", same, real)
         return inner.select(same, one, zero)
 
-    return b.elementwise([], b.empty(type_), at) if ndim > 1 else b.one("tensor.splat", type_, one)
+    return b.elementwise([], b.empty(type_), at)
 
 
 def _converted(b: OpBuilder, value: ir.Value, element: ir.Type) -> ir.Value:

@@ -132,3 +132,38 @@ def test_other_kernels_of_bf16_end_too(kernels: str) -> None:
         wanted = x.astype(np.float64) @ w.astype(np.float64)
         got = np.asarray(f(x, w)).astype(np.float64)
         np.testing.assert_allclose(got, wanted, rtol=2e-2, atol=2e-2)
+
+
+GATHERED = """
+#all = affine_map<(b, i, k) -> (b, i, k)>
+#batch = affine_map<(b, i, k) -> (b)>
+#rows = affine_map<(b, i, k) -> (b, i)>
+func.func public @main(%a: tensor<3x4x4xf64>, %v: tensor<3x8xf64>, %starts: tensor<3xi32>) -> tensor<3x4xf64> {
+  %zero = arith.constant 0.0 : f64
+  %empty = tensor.empty() : tensor<3x4xf64>
+  %none = linalg.fill ins(%zero : f64) outs(%empty : tensor<3x4xf64>) -> tensor<3x4xf64>
+  %0 = linalg.generic {indexing_maps = [#all, #batch, #rows], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%a, %starts : tensor<3x4x4xf64>, tensor<3xi32>) outs(%none : tensor<3x4xf64>) {
+  ^bb0(%x: f64, %start: i32, %sum: f64):
+    %b = linalg.index 0 : index
+    %k = linalg.index 2 : index
+    %first = arith.index_cast %start : i32 to index
+    %place = arith.addi %first, %k : index
+    %y = tensor.extract %v[%b, %place] : tensor<3x8xf64>
+    %product = arith.mulf %x, %y : f64
+    %next = arith.addf %sum, %product : f64
+    linalg.yield %next : f64
+  } -> tensor<3x4xf64>
+  return %0 : tensor<3x4xf64>
+}
+"""
+
+
+def test_rows_that_are_read_at_computed_places() -> None:
+    """Each row of weights meets a part of a vector, whose start is a number of the program."""
+    a, v = np.arange(48.0).reshape(3, 4, 4), np.arange(24.0).reshape(3, 8) ** 2
+    starts = np.array([0, 2, 4], np.int32)
+    with mw.compile(GATHERED) as program:
+        (y,) = program(a, v, starts)
+    wanted = [a[b] @ v[b, starts[b] : starts[b] + 4] for b in range(3)]
+    np.testing.assert_allclose(y, wanted)

@@ -20,6 +20,11 @@ ROUTINES: dict[str, tuple[list[tuple[int, ...]], str]] = {
     "trsm_right": ([(4, 3, 3), (4, 2, 3)], ", lower, unit"),
     "geqrf": ([(4, 5, 3)], ""),
     "syevd": ([(4, 3, 3)], ", lower"),
+    "ormqr_left": ([(4, 5, 3), (4, 3), (4, 5, 2)], ", transposed"),
+    "geqp3": ([(4, 5, 3), (4, 3)], ""),
+    "geev": ([(4, 3, 3)], ""),
+    "gees": ([(4, 3, 3)], ""),
+    "gtsv": ([(4, 3), (4, 3), (4, 3), (4, 3, 2)], ""),
 }
 """Shapes of the operands of a routine, and its flags."""
 

@@ -21,6 +21,8 @@ def _iota(op: ir.Operation) -> int | None:
 
 def _constant(op: ir.Operation) -> int | None:
     """Read numbers that are written out."""
+    if not isinstance(op.results[0].type.element_type, ir.IntegerType):
+        return None  # the bindings cannot read all others
     value = op.attributes["value"]
     if not isinstance(value, ir.DenseIntElementsAttr) or value.is_splat:
         return None

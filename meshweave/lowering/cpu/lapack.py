@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from meshweave.ir.routines import BLOCK, COMPLEX, ROUTINES, RoutineCall
+from meshweave.ir.routines import BLOCK, COMPLEX, ROUTINES, TILE, RoutineCall
 from meshweave.lowering.writer import Value, Writer
 
 _ROWS, _COLUMNS = 101, 102  # order of a matrix in memory
@@ -19,6 +19,8 @@ _PLAIN, _TRANSPOSED = 111, 112
 _UPPER, _LOWER = 121, 122
 _GIVEN, _UNIT = 131, 132  # diagonal
 _LEFT, _RIGHT = 141, 142
+_NOT_FINITE = -4
+"""What is given in place of LAPACK's answer for a matrix that holds NaN or infinities."""
 _POINTER = "!llvm.ptr"
 _LETTER = {("f32", False): "s", ("f64", False): "d", ("f32", True): "c", ("f64", True): "z"}
 """Element type, and whether numbers are complex -> the library's letter."""
@@ -32,13 +34,23 @@ _FUNCTIONS = {
     "geqrf": "scipy_LAPACKE_{}geqrf_work",
     "orgqr": "scipy_LAPACKE_{}orgqr_work",
     "gesdd": "scipy_LAPACKE_{}gesdd_work",
+    "gesvd": "scipy_LAPACKE_{}gesvd_work",
     "syevd": "scipy_LAPACKE_{}syevd_work",
+    "ormqr": "scipy_LAPACKE_{}ormqr_work",
+    "geqp3": "scipy_LAPACKE_{}geqp3_work",
+    "geev": "scipy_LAPACKE_{}geev_work",
+    "gees": "scipy_LAPACKE_{}gees_work",
+    "gehrd": "scipy_LAPACKE_{}gehrd_work",
+    "sytrd": "scipy_LAPACKE_{}sytrd_work",
+    "gtsv": "scipy_LAPACKE_{}gtsv_work",
 }
 """Functions of the library, but for the letter of the type."""
 _COMPLEX = _FUNCTIONS | {
     "transpose": "scipy_LAPACKE_{}ge_trans",
     "orgqr": "scipy_LAPACKE_{}ungqr_work",
     "syevd": "scipy_LAPACKE_{}heevd_work",
+    "ormqr": "scipy_LAPACKE_{}unmqr_work",
+    "sytrd": "scipy_LAPACKE_{}hetrd_work",
 }
 """The same of complex numbers; what copies and swaps is that of their parts."""
 
@@ -50,6 +62,10 @@ def symbols() -> list[str]:
         for (_, is_complex), letter in _LETTER.items()
         for name in (_COMPLEX if is_complex else _FUNCTIONS).values()
     ]
+
+
+_TINY = {"f32": (2.0**-126, 2.0**-24), "f64": (2.0**-1022, 2.0**-53)}
+"""The smallest normal number of a type, and half the step behind 1."""
 
 
 class RoutineWriter(Writer):
@@ -184,7 +200,7 @@ def _laswp(w: RoutineWriter, b: Value, pivots: Value, swapped: Value) -> None:
 
 
 def _trsm(w: RoutineWriter, a: Value, b: Value, x: Value, *scratch: Value) -> None:
-    right = w.call.routine == "trsm_right"
+    right = w.call.routine.startswith("trsm_right")
     dims = "rn" if right else "nr"
     w.copy(dims, b, x)
     rows, columns = (w.sizes[letter] for letter in dims)
@@ -220,19 +236,18 @@ def _orgqr(
     w.transpose("n", "m", matrix, q)
 
 
-def _gesdd(w: RoutineWriter, a: Value, *rest: Value) -> None:
+def _svd(w: RoutineWriter, a: Value, *rest: Value) -> None:
     values, u, vt, info, matrix, left, right, *work = rest
     full = "full" in w.call.routine
     job, columns, rows = ("A", "m", "n") if full else ("S", "k", "k")  # of U, and of V transposed
     w.transpose("m", "n", a, matrix)
-    given = (ord(job), w.sizes["m"], w.sizes["n"], matrix, w.lead("m"), values)
     factors = (left, w.lead("m"), right, w.lead(rows))
-    w.store(w.library("gesdd", _COLUMNS, *given, *factors, *_svd_work(w, work)), info)
+    w.store(_decomposed(w, job, ("m", "n"), matrix, values, factors, work), info)
     w.transpose(columns, "m", left, u)
     w.transpose("n", rows, right, vt)
 
 
-def _gesdd_values(w: RoutineWriter, a: Value, *rest: Value) -> None:
+def _singular_values(w: RoutineWriter, a: Value, *rest: Value) -> None:
     # Those of A transposed are the same, and LAPACK is slow where there are few rows.
     values, info, matrix, *work = rest
     rows, columns = ("m", "n") if w.sizes["m"] >= w.sizes["n"] else ("n", "m")
@@ -240,14 +255,31 @@ def _gesdd_values(w: RoutineWriter, a: Value, *rest: Value) -> None:
         w.transpose("m", "n", a, matrix)
     else:
         w.copy("mn", a, matrix)
-    given = (ord("N"), w.sizes[rows], w.sizes[columns], matrix, w.lead(rows), values)
     # There are no factors: LAPACK does not look at their place.
     none = (matrix, w.lead(rows), matrix, w.lead(columns))
-    w.store(w.library("gesdd", _COLUMNS, *given, *none, *_svd_work(w, work)), info)
+    w.store(_decomposed(w, "N", (rows, columns), matrix, values, none, work), info)
+
+
+def _decomposed(
+    w: RoutineWriter, job: str, dims: tuple[str, str], matrix: Value, values: Value,
+    factors: Sequence[Value | int], work: Sequence[Value],
+) -> Value:  # fmt: skip
+    """Call gesdd, or gesvd, which is told twice what to make, on a matrix with these dims."""
+    name, (rows, columns) = w.call.routine[:5], dims
+    jobs = [ord(job)] * (2 if name == "gesvd" else 1)
+    given: list[Value | int] = [
+        *jobs,
+        w.sizes[rows],
+        w.sizes[columns],
+        matrix,
+        w.lead(rows),
+        values,
+    ]
+    return w.library(name, _COLUMNS, *given, *factors, *_svd_work(w, work))
 
 
 def _svd_work(w: RoutineWriter, work: Sequence[Value]) -> Sequence[Value | int]:
-    """Return the workspace of gesdd and its length; of complex numbers a real one comes behind, of the right length."""
+    """Return the workspace of a decomposition and its length; of complex numbers a real one comes behind."""
     count = w.call.row.room(w.sizes)[-2 if w.call.is_complex else -1] // w.width
     return work[0], count, *work[1:]
 
@@ -267,6 +299,238 @@ def _syevd(w: RoutineWriter, a: Value, *rest: Value) -> None:
         w.transpose("n", "n", matrix, one)
 
 
+def _ormqr(w: RoutineWriter, packed: Value, scales: Value, c: Value, *rest: Value) -> None:
+    product, matrix, other, work = rest
+    left = w.call.routine.startswith("ormqr_left")
+    rows, columns = "mr" if left else "rm"
+    w.transpose("m", "q", packed, matrix)
+    w.transpose(rows, columns, c, other)
+    turned = "C" if w.call.is_complex else "T"
+    said = (ord("L" if left else "R"), ord(turned if w.flag("transposed") else "N"))
+    sizes = (w.sizes[rows], w.sizes[columns], w.sizes["t"], matrix, w.lead("m"), scales)
+    room = (work, BLOCK * w.sizes["r"] + TILE)
+    w.library("ormqr", _COLUMNS, *said, *sizes, other, w.lead(rows), *room)
+    w.transpose(columns, rows, other, product)
+
+
+def _geqp3(w: RoutineWriter, a: Value, order: Value, *rest: Value) -> None:
+    packed, places, scales, matrix, work, *reals = rest
+    m, n = w.sizes["m"], w.sizes["n"]
+    w.transpose("m", "n", a, matrix)
+    column = w.open(n)
+    w.store(w.load(w.offset(order, column, "i32"), "i32"), w.offset(places, column, "i32"))
+    w.close()
+    length = w.call.row.room(w.sizes)[1] // w.width
+    given: tuple[Value | int, ...] = (matrix, w.lead("m"), places, scales, work, length, *reals)
+    w.library("geqp3", _COLUMNS, m, n, *given)
+    w.transpose("n", "m", matrix, packed)
+
+
+def _pieces(given: Sequence[Value], counts: Sequence[int]) -> list[Sequence[Value]]:
+    """Return so many values, then so many of the rest, and last all that are left."""
+    found = list[Sequence[Value]]()
+    for count in counts:
+        found.append(given[:count])
+        given = given[count:]
+    return [*found, given]
+
+
+def _geev(w: RoutineWriter, a: Value, *rest: Value) -> None:
+    kind = w.call.routine.removesuffix(COMPLEX).partition("_")[2]
+    wanted = [kind in ("", side) for side in ("left", "right")]
+    counts = (1 if w.call.is_complex else 2, sum(wanted), 2, sum(wanted))
+    values, vectors, (info, matrix), held, (work, *reals) = _pieces(rest, counts)
+    places, jobs = iter(held), [ord("V" if one else "N") for one in wanted]
+    sides = [part for one in wanted for part in (next(places) if one else matrix, w.lead("n"))]
+    length = w.call.row.room(w.sizes)[1 + len(held)] // w.width
+    w.transpose("n", "n", a, matrix)
+
+    def found() -> list[Value]:
+        given: tuple[Value | int, ...] = (
+            matrix,
+            w.lead("n"),
+            *values,
+            *sides,
+            work,
+            length,
+            *reals,
+        )
+        return [w.library("geev", _COLUMNS, *jobs, w.sizes["n"], *given)]
+
+    code = w.if_(_finite(w, a), found, lambda: [w.constant(_NOT_FINITE)], ["i32"])[0]
+    w.store(code, info)
+    for source, target in zip(held, vectors, strict=True):
+        if w.call.is_complex:
+            w.transpose("n", "n", source, target)
+        else:
+            _unpack(w, values[1], source, target)
+
+
+def _finite(w: RoutineWriter, a: Value) -> Value:
+    """Tell whether all numbers of a square matrix are finite: LAPACK may search for ever where one is not."""
+    element, count = w.call.element, w.count(w.call.row.tensors[0])
+    loop = w.open_loop(0, count, 1, [w.constant(0.0, element)])
+    number = w.load(w.offset(a, loop.counter, element), element)
+    w.close([loop.carried[0] + number * 0.0])
+    return w.compare("oeq", loop.results[0], 0.0)
+
+
+def _unpack(w: RoutineWriter, parts: Value, packed: Value, target: Value) -> None:
+    """Write complex vectors out of LAPACK's columns: of a pair the first holds real parts, the next imaginary ones.
+
+    parts: the imaginary parts of the eigenvalues, positive where a pair begins.
+    """
+    element, n = w.call.element, w.sizes["n"]
+    column = w.open(n)
+    part = w.load(w.offset(parts, column, element), element)
+    first, second = w.compare("ogt", part, 0.0), w.compare("olt", part, 0.0)
+    following = w.least(column + 1, n - 1)
+    other = w.select(first, following, w.select(second, w.greatest(column - 1, 0), column))
+    row = w.open(n)
+    own, its = [
+        w.load(w.offset(packed, w.plus(w.times(c, n), row), element), element)
+        for c in (column, other)
+    ]
+    real = w.select(second, its, own)
+    minus = w.let(f"arith.negf {own.name} : {element}", element)
+    imaginary = w.select(first, its, w.select(second, minus, w.constant(0.0, element)))
+    place = w.offset(target, w.times(w.plus(w.times(row, n), column), 2), element)
+    w.store(real, place)
+    w.store(imaginary, w.offset(place, 1, element))
+    w.close()
+    w.close()
+
+
+def _gees(w: RoutineWriter, a: Value, form: Value, *rest: Value) -> None:
+    wanted = 0 if "form" in w.call.routine else 1
+    counts = (wanted, 1 if w.call.is_complex else 2, 2, wanted)
+    vectors, values, (info, matrix), held, (work, *reals, ordered) = _pieces(rest, counts)
+    none = w.let("llvm.mlir.zero : !llvm.ptr", "!llvm.ptr")
+    length = w.call.row.room(w.sizes)[1 + wanted] // w.width
+    w.transpose("n", "n", a, matrix)
+
+    def found() -> list[Value]:
+        said = (ord("V" if wanted else "N"), ord("N"), none, w.sizes["n"], matrix, w.lead("n"))
+        place: tuple[Value | int, ...] = (*(held or (matrix,)), w.lead("n"))
+        given: tuple[Value | int, ...] = (ordered, *values, *place, work, length, *reals, none)
+        return [w.library("gees", _COLUMNS, *said, *given)]
+
+    code = w.if_(_finite(w, a), found, lambda: [w.constant(_NOT_FINITE)], ["i32"])[0]
+    w.store(code, info)
+    w.transpose("n", "n", matrix, form)
+    for source, target in zip(held, vectors, strict=True):
+        w.transpose("n", "n", source, target)
+
+
+def _places(w: RoutineWriter, number: Value) -> list[Value]:
+    """Return where the parts of a number lie."""
+    return [w.offset(number, part, w.call.element) for part in range(w.width)]
+
+
+def _none_beside(w: RoutineWriter, *numbers: Value) -> None:
+    """Write 0 for the one number that stands for what a matrix of one element has none of."""
+    if w.sizes["n"] == 1:
+        for pointer in numbers:
+            w.store(w.constant(0.0, w.call.element), pointer)
+
+
+def _gehrd(w: RoutineWriter, a: Value, packed: Value, scales: Value, *rest: Value) -> None:
+    info, matrix, work = rest
+    n = w.sizes["n"]
+    w.transpose("n", "n", a, matrix)
+    room = (work, BLOCK * n + TILE)
+    code = w.library("gehrd", _COLUMNS, n, 1, n, matrix, w.lead("n"), scales, *room)
+    w.store(code, info)
+    _none_beside(w, *_places(w, scales))
+    w.transpose("n", "n", matrix, packed)
+
+
+def _sytrd(w: RoutineWriter, a: Value, packed: Value, *rest: Value) -> None:
+    diagonal, beside, scales, info, matrix, work = rest
+    n, triangle = w.sizes["n"], ord("L" if w.flag("lower") else "U")
+    w.transpose("n", "n", a, matrix)
+    given = (matrix, w.lead("n"), diagonal, beside, scales, work, BLOCK * n)
+    w.store(w.library("sytrd", _COLUMNS, triangle, n, *given), info)
+    _none_beside(w, beside, *_places(w, scales))
+    w.transpose("n", "n", matrix, packed)
+
+
+def _gtsv(w: RoutineWriter, *given: Value) -> None:
+    *diagonals, b, x, info = given[:6]
+    *held, matrix = given[6:]
+    for source, target in zip(diagonals, held, strict=True):
+        w.copy("n", source, target)
+    w.transpose("n", "r", b, matrix)
+    below = w.offset(held[0], w.width, w.call.element)  # the first one stands beside no row
+    n, r = w.sizes["n"], w.sizes["r"]
+    w.store(w.library("gtsv", _COLUMNS, n, r, below, *held[1:], matrix, w.lead("n")), info)
+    w.transpose("r", "n", matrix, x)
+
+
+def _gtsv_finite(w: RoutineWriter, *given: Value) -> None:
+    """Eliminate row by row, the larger pivot first; pivots near 0 become a little larger before they divide."""
+    below, diagonal, above, b, x, *upper = given
+    element, n, columns = w.call.element, w.sizes["n"], w.sizes["r"]
+    zero = w.constant(0.0, element)
+
+    def at(pointer: Value, row: Value, more: int = 0) -> Value:
+        return w.offset(w.offset(pointer, row, element), more, element)
+
+    def size(value: Value) -> Value:
+        return w.op("math.absf", "", [value], element)
+
+    def row_of(row: Value) -> Value:
+        return w.offset(x, w.times(row, columns), element)
+
+    w.copy("nr", b, x)
+    first = [w.load(pointer, element) for pointer in (diagonal, above)]
+    loop = w.open_loop(0, n - 1, 1, [*first, zero])
+    row, (own, beside, largest) = loop.counter, loop.carried
+    its = [w.load(at(pointer, row, 1), element) for pointer in (below, diagonal, above)]
+    swap = w.compare("ogt", size(its[0]), size(own))
+    pivot = [w.select(swap, a, c) for a, c in zip(its, (own, beside, zero))]
+    other = [w.select(swap, a, c) for a, c in zip((own, beside, zero), its)]
+    ratio = w.select(w.compare("oeq", pivot[0], 0.0), zero, other[0] / pivot[0])
+    for value, pointer in zip(pivot, upper, strict=True):
+        w.store(value, at(pointer, row))
+        largest = w.op("arith.maximumf", "", [largest, size(value)], element)
+    column = w.open(columns)
+    places = [at(row_of(row), column), at(row_of(w.plus(row, 1)), column)]
+    mine, next_ = (w.load(place, element) for place in places)
+    kept, changed = w.select(swap, next_, mine), w.select(swap, mine, next_)
+    w.store(kept, places[0])
+    w.store(changed - ratio * kept, places[1])
+    w.close()
+    w.close([other[1] - ratio * pivot[1], other[2] - ratio * pivot[2], largest])
+    own, beside, largest = loop.results
+    last = w.constant(n - 1, "i64")
+    for value, pointer in zip((own, beside, zero), upper, strict=True):
+        w.store(value, at(pointer, last))
+    largest = w.op("arith.maximumf", "", [largest, size(own)], element)
+    tiny, eps = _TINY[element]
+    least = w.op(
+        "arith.maximumf",
+        "",
+        [largest * w.constant(eps, element), w.constant(tiny, element)],
+        element,
+    )
+    step = w.open(n)
+    row = last - step
+    pivot = [w.load(at(pointer, row), element) for pointer in upper]
+    pushed = w.op("math.copysign", "", [least, pivot[0]], element)
+    divisor = w.select(w.compare("olt", size(pivot[0]), least), pushed, pivot[0])
+    column = w.open(columns)
+    value = w.load(at(row_of(row), column), element)
+    for number, factor in enumerate(pivot[1:], 1):
+        behind = w.least(w.plus(row, number), n - 1)
+        known = w.compare("slt", w.plus(row, number), n)
+        solved = w.load(at(row_of(behind), column), element)
+        value = value - w.select(known, factor * solved, zero)
+    w.store(value / divisor, at(row_of(row), column))
+    w.close()
+    w.close()
+
+
 _WRITERS: Mapping[str, Callable[..., None]] = {
     "potrf": _potrf,
     "getrf": _getrf,
@@ -275,10 +539,26 @@ _WRITERS: Mapping[str, Callable[..., None]] = {
     "trsm_right": _trsm,
     "geqrf": _geqrf,
     "orgqr": _orgqr,
-    "gesdd": _gesdd,
-    "gesdd_full": _gesdd,
-    "gesdd_values": _gesdd_values,
+    "gesdd": _svd,
+    "gesdd_full": _svd,
+    "gesdd_values": _singular_values,
+    "gesvd": _svd,
+    "gesvd_full": _svd,
+    "gesvd_values": _singular_values,
     "syevd": _syevd,
     "syevd_values": _syevd,
+    "ormqr_left": _ormqr,
+    "ormqr_right": _ormqr,
+    "geqp3": _geqp3,
+    "geev": _geev,
+    "geev_left": _geev,
+    "geev_right": _geev,
+    "geev_values": _geev,
+    "gees": _gees,
+    "gees_form": _gees,
+    "gehrd": _gehrd,
+    "sytrd": _sytrd,
+    "gtsv": _gtsv,
+    "gtsv_finite": _gtsv_finite,
 }
 assert set(_WRITERS) == {name.removesuffix(COMPLEX) for name in ROUTINES}

@@ -577,9 +577,11 @@ class ReusingLoops(NestLoops):
 
         known: numbers that are the same for all of them, or vectors; shared: vectors that are the same for all rows.
         """
-        value, made = self.nest.stores[0].value, dict(shared)
-        for number in sorted(needed(self.nest.code, [value], made)):
-            node = self.nest.code[number]
+        value, made, code = self.nest.stores[0].value, dict(shared), self.nest.code
+        computed = needed(code, [value], {*made, *known})
+        read = {k for number in computed for k in inputs(code[number])} - set(made)
+        for number in sorted(computed | read):
+            node = code[number]
             if isinstance(node, Accumulator):
                 made[number] = held
                 continue

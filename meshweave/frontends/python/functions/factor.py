@@ -22,6 +22,13 @@ from meshweave.frontends.python.tracer import ArrayLike, Tracer, broadcast_shape
 from meshweave.ir.routines import COMPLEX, PARTS, RoutineCall
 
 
+class EigResult(NamedTuple):
+    """Hold the eigenvalues of matrices, in no order, and their eigenvectors as columns; both are complex."""
+
+    eigenvalues: Tracer
+    eigenvectors: Tracer
+
+
 class EighResult(NamedTuple):
     """Hold the eigenvalues of symmetric matrices, the smallest first, and their eigenvectors as columns."""
 
@@ -98,6 +105,31 @@ def eigh(x: ArrayLike, /) -> EighResult:
 def eigvalsh(x: ArrayLike, /) -> Tracer:
     """Compute the eigenvalues of symmetric (Hermitian) matrices, the smallest first; the lower triangle is read."""
     return _or_nan(*_call("eigvalsh", "syevd_values", [x], ("lower",)))
+
+
+@primitive
+def eig(x: ArrayLike, /) -> EigResult:
+    """Decompose square matrices: x V = V diag(w), w and V complex, each column of V of length 1."""
+    *values, vectors, info = _call("eig", "geev_right", [_wide(x)])
+    return EigResult(_or_nan(_joined(values), info), _or_nan(vectors, info))
+
+
+@primitive
+def eigvals(x: ArrayLike, /) -> Tracer:
+    """Compute the eigenvalues of square matrices, complex and in no order."""
+    *values, info = _call("eigvals", "geev_values", [_wide(x)])
+    return _or_nan(_joined(values), info)
+
+
+def _wide(x: ArrayLike) -> Tracer:
+    """Return numbers in the type that their complex results have the parts of."""
+    value = tensor(x)
+    return e.astype(value, accumulator(floating(value.dtype)))
+
+
+def _joined(values: Sequence[Tracer]) -> Tracer:
+    """Return complex numbers: as they are, or of real and imaginary parts."""
+    return values[0] if len(values) == 1 else e.of_parts(*values)
 
 
 @primitive
@@ -183,15 +215,16 @@ def _call(
     kinds = [int32 if kind == "i32" else wide for kind in call.row.types("")][len(values) :]
     shapes = [tuple(shape) for shape in call.shapes[len(values) :]]
     made = _add(routine, flags, values, [tensor_type(s, k) for s, k in zip(shapes, kinds)])
-    trace = tracing(*values)
-    results = [Tracer(trace, n, s, k) for n, s, k in zip(made, shapes, kinds)]
-    if is_complex:
-        dims = call.row.tensors[len(values) :]
-        return [
-            e.of_parts(r[..., 0], r[..., 1]) if d.endswith(PARTS) else r
-            for r, d in zip(results, dims)
-        ]
-    return [r if r.dtype == int32 else e.astype(r, given) for r in results]
+    trace, dims = tracing(*values), call.row.tensors[len(values) :]
+    results = list[Tracer]()
+    for own, shape, kind, letters in zip(made, shapes, kinds, dims):
+        value = Tracer(trace, own, shape, kind)
+        if letters.endswith(PARTS):
+            value = e.of_parts(value[..., 0], value[..., 1])
+        elif kind != int32 and not is_complex:
+            value = e.astype(value, given)
+        results.append(value)
+    return results
 
 
 def _in_parts(x: Tracer) -> Tracer:

@@ -13,7 +13,7 @@ from meshweave.frontends.python.dtypes import int64
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import logic
 from meshweave.frontends.python.functions.create import eye, iota, tril, zeros
-from meshweave.frontends.python.functions.factor import eigh, inv, solve, svd
+from meshweave.frontends.python.functions.factor import eig, eigh, inv, solve, svd
 from meshweave.frontends.python.functions.fft import _transformed
 from meshweave.frontends.python.functions.manipulate import concat, expand_dims
 from meshweave.frontends.python.tracer import ArrayLike, Tracer
@@ -64,6 +64,23 @@ def _eigh(g: Sequence[Tracer], y: Sequence[Tracer], x: Tracer) -> Tracer:
 def _eigvalsh(g: Tracer, y: Tracer, x: Tracer) -> Tracer:
     _, vectors = eigh(x)
     return _columns(vectors, g) @ vectors.mT
+
+
+def _eigvals(g: Tracer, y: Tracer, x: Tracer) -> Tracer:
+    _, vectors = eig(x)
+    return solve(vectors.mT, expand_dims(g, -1) * vectors.mT)
+
+
+def _eig(g: Sequence[Tracer], y: Sequence[Tracer], x: Tracer) -> Tracer:
+    """Return the cotangent of x = V diag(w) V⁻¹, whose vectors have length 1; what turns them is not to matter."""
+    (slopes, g_vectors), (values, vectors) = g, y
+    turned, g_turned = vectors.mT, e.conj(g_vectors)
+    inner = e.conj(turned) @ g_turned
+    own = e.astype(_is_diagonal(inner), inner.dtype) * e.real(inner)
+    gaps = e.conj(_inverse_gaps(values))
+    pulled = gaps * (inner - e.conj(turned) @ vectors @ own)
+    whole = e.conj(pulled) + e.astype(_is_diagonal(pulled), pulled.dtype) * expand_dims(slopes, -1)
+    return solve(turned, whole @ turned)
 
 
 def _svd(g: Sequence[Tracer], y: Sequence[Tracer], x: Tracer, full_matrices: bool = True) -> Tracer:
@@ -161,6 +178,8 @@ MATRICES: dict[str, Any] = {
     "svdvals": (_svdvals,),
     "eigh": (_eigh,),
     "eigvalsh": (_eigvalsh,),
+    "eig": (_eig,),
+    "eigvals": (_eigvals,),
     "solve": (_solve_matrix, _solve_sides),
     "inv": (_inv,),
     "det": (_det,),
