@@ -79,6 +79,19 @@ COLUMNS = {
 }
 
 
+@pytest.mark.parametrize(
+    "behind, kernels",
+    [(lambda m, y, w: y * 2, 2), (lambda m, y, w: m.sum(w * y[0][:, None], axis=1), 1)],
+)
+def test_one_row_reads_its_weights_before_what_is_behind_it_begins(behind, kernels):
+    """Unless that reads the weights again, which are then in the first cache."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in ((1, 300), (500, 300)))
+    program = mw.jit(lambda x, w: behind(mw, x @ w.T, w)).lower(x, w).compile()
+    assert len(program.program.bundle.manifest.marks) == kernels
+    np.testing.assert_allclose(program(x, w), behind(np, x @ w.T, w), rtol=1e-4, atol=1e-4)
+
+
 @settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(
     shape=st.lists(SIZES, min_size=2, max_size=3),

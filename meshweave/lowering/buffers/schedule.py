@@ -22,6 +22,7 @@ from meshweave.lowering.nests.rows import (
     related,
     row_local,
     shared_rows,
+    streams,
 )
 from meshweave.plan.collectives import row_of_symbol
 from meshweave.transforms.slicing.ledger import HintMarks
@@ -91,6 +92,8 @@ class Schedule:
 
     def _rows(self, nests: list[LoopNest], pointers: Pointers) -> int:
         """Return the number of outer loops that nests should share; 0 for none."""
+        if any(streams(nest, nests[-1], pointers) for nest in nests[:-1]):
+            return 0
         return shared_rows(nests, pointers, before_vectors(nests))
 
     def _nest(self, step: Step, pointers: Pointers) -> LoopNest:

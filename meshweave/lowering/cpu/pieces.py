@@ -34,7 +34,7 @@ MOST = 32  # pieces
 # Multiplications that are worth two pieces, each of which reads an operand again.
 LEAST_PRODUCT = 1 << 22
 LINE = 64  # elements of a row that a piece has at least where it cuts rows
-RUN_BYTES = 2 << 10  # of rows that are added up: shorter runs come from memory at half of its rate
+RUN_BYTES = 8 << 10  # of rows that are added up: shorter runs come from memory at half of its rate
 
 
 class PointerStride(NamedTuple):

@@ -117,6 +117,26 @@ def before_vectors(nests: Iterable[LoopNest]) -> int:
     return min([loop_order(nest, 0)[-1] for nest in nests if nest.reductions], default=MOST_LOOPS)
 
 
+def streams(nest: LoopNest, behind: LoopNest, pointers: Pointers) -> bool:
+    """Tell whether a nest multiplies one row by weights that lie along the depth, too many for a cache.
+
+    behind: a nest that would run for each of its sums. Where that does not read the weights too it is better left for
+    afterwards: alone, the product reads them as fast as memory is.
+    """
+    parallel = nest.parallel
+    walks = [(load, [d for d in parallel if load.access.strides[d]]) for load in nest.loads]
+    rows = [load for load, dims in walks if not dims and any(load.access.strides)]
+    weights = [load for load, dims in walks if dims == parallel]
+    if not nest.reductions or not rows or not parallel or len(rows) + len(weights) != len(walks):
+        return False
+    last = loop_order(nest, 0)[-1]
+    if last not in nest.reductions or math.prod(nest.sizes) < LARGEST_ROW:
+        return False
+    roots = pointers.roots
+    read = {roots[access.pointer] for access in behind.accesses}
+    return all(roots[load.access.pointer] not in read for load in weights)
+
+
 def shared_rows(
     nests: list[LoopNest], pointers: Pointers, most: int = MOST_LOOPS, largest: int = LARGEST_ROW
 ) -> int:
