@@ -13,10 +13,11 @@ from strategies import any_layouts, meshes, shapes
 import meshweave as mw
 from meshweave.abi import DTYPES
 from meshweave.api import redistribution
+from meshweave.api.redistribution import _renumbered
 from meshweave.bundle import numpy_dtype
 from meshweave.errors import LayoutError, MeshweaveError, UsageError
 from meshweave.layout import Layout, Mesh, digits
-from meshweave.layout.digits import gather_at
+from meshweave.layout.digits import gather_at, scatter
 
 MESH = Mesh(x=2, y=2)
 VALUE = np.arange(48, dtype="f4").reshape(8, 6)
@@ -196,6 +197,32 @@ def test_an_array_goes_to_another_mesh(data: st.DataObject) -> None:
     assert all(n <= prod(after.local_shape(target, shape)) for n in read)
 
 
+@settings(max_examples=examples(60))
+@given(st.data())
+def test_a_plan_takes_an_array_to_other_axes(data: st.DataObject) -> None:
+    """As in a job, whose ranks are the same ones whatever the axes."""
+    source, target = data.draw(meshes()), data.draw(meshes())
+    if source.nranks != target.nranks:
+        target = Mesh(p=source.nranks)
+    shape = data.draw(shapes(data.draw(st.integers(0, 3))))
+    before, after = (data.draw(any_layouts(mesh, shape)) for mesh in (source, target))
+    value = np.random.default_rng(0).integers(-4, 5, shape).astype("f4")
+    array = mw.Array.from_numpy(value, mesh=source, layout=before)
+    moved = _renumbered(array, after, target, "local")
+    assert (moved.mesh, moved.layout) == (target, after)
+    assert np.array_equal(moved.numpy(), value)
+    if not after.partial:
+        for shard, wanted in zip(moved.shards, scatter(value, target, after)):
+            assert shard.shape == wanted.shape
+
+
+def test_processes_take_an_array_to_other_axes() -> None:
+    array = mw.Array.from_numpy(VALUE, mesh="x=2, y=2", layout="[x, _] +sum(y)")
+    moved = mw.redistribute(array, "[_, z]", mesh="z=4", engine="mpi")
+    assert np.array_equal(moved.numpy(), VALUE)
+    assert np.array_equal(moved.redistribute("[z, _]", mesh="z=3", engine="mpi").numpy(), VALUE)
+
+
 def test_bf16_sums_go_to_another_mesh() -> None:
     array = mw.Array.from_numpy(VALUE, mesh="x=2", layout="[_, x]", dtype="bf16")
     partial = mw.redistribute(array, "[_, _] +sum(x)")
@@ -210,7 +237,7 @@ def test_bf16_sums_go_to_another_mesh() -> None:
         ({"layout": "[x, _]", "mesh": "z=3"}, LayoutError, 'no axis "x"'),
         ({"layout": "[z, _]", "mesh": "z=N"}, UsageError, "has no axes of known sizes"),
         ({"layout": "[_, _]", "mesh": "auto=2"}, UsageError, "has no axes of known sizes"),
-        ({"layout": "[z, _]", "mesh": "z=3", "engine": "mpi"}, UsageError, '"local" is right'),
+        ({"layout": "[z, _]", "mesh": "z=3", "engine": "tcp"}, UsageError, "tcp"),
         ({"layout": "[z, _]", "mesh": 7}, UsageError, "mesh: text or a Mesh is needed, got int"),
     ],
 )

@@ -19,6 +19,7 @@ from meshweave.frontends.python.tracer import Tracer
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.arguments import as_layout
 from meshweave.layout.digits import carried
+from meshweave.layout.meshes import on_mesh
 from meshweave.layout.spec import LayoutLike
 from meshweave.plan.boxes import copied
 from meshweave.plan.redistribute import plan_redistribute
@@ -28,7 +29,7 @@ from meshweave.runtime.arrays.array import Array, as_mesh
 from meshweave.runtime.engine import Engine, Executable
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_reentrant_lock
-from meshweave.runtime.job.current import ENGINE, engine_of
+from meshweave.runtime.job.current import ENGINE, engine_of, own_rank, ranks_here
 from meshweave.runtime.limits import check_ranks
 from meshweave.runtime.memory import Values
 from meshweave.targets import engine_traits
@@ -57,8 +58,9 @@ def redistribute(
 
     x: an Array, which `engine` moves at once; or a traced value, for which this is `constrain`.
     layout: text, `P(...)` or a Layout. The result shares the shards of x if nothing has to move.
-    mesh: other ranks that the value goes to, of any number, as from training to serving; None: it stays on its own.
-          Each of them reads what it will hold and nothing else. Engine "local" only.
+    mesh: where the value goes, as from training to serving; None: it stays on its own mesh. Within one process a mesh
+          of any ranks, each of which reads what it will hold and nothing else. In a job (`mw.init`) other axes of the
+          same ranks, by one plan as a rule, or one rank, each process its own.
     Raises LayoutError (inside a traced function CompileError, at the line of the call) for a layout that does not fit
     x or the mesh, UsageError for an x of another kind, PlanError if there is no plan, RankError if a rank fails.
 
@@ -78,25 +80,56 @@ def redistribute(
 
 
 def _carried(array: Array, layout: LayoutLike, mesh: Mesh, engine: str) -> Array:
-    """Take an array to another mesh. What is pending is reduced before, what is to be pending becomes so behind."""
+    """Take an array to another mesh: by a plan where it has as many ranks, else each rank reads what it will hold."""
     target = as_layout(layout, len(array.shape))
-    if array.kind.rank is not None:
-        raise UsageError(
-            f"redistribute: to another mesh, ({mesh}): in a job each process holds one rank of ({array.mesh}) alone, "
-            "and arrays stay on their mesh"
-        )
-    if engine != "local":
-        raise UsageError(
-            f'redistribute: to another mesh, ({mesh}), by engine "{engine}": "local" is right'
-        )
     if mesh.is_symbolic or mesh.ranks_to_arrange is not None:
         raise UsageError(f"redistribute: mesh ({mesh}) has no axes of known sizes")
     target.check(mesh, array.shape)
+    if array.kind.rank is not None and mesh.nranks == 1:
+        whole = moved(array, Layout.replicated(len(array.shape)), engine)
+        alone = Array(whole.here, mesh, whole.layout, array.shape, array.dtype_name)
+        return moved(alone, target, engine)
+    is_same_size = mesh.nranks == array.mesh.nranks
+    if is_same_size and (array.kind.rank is not None or engine != "local"):
+        return _renumbered(array, target, mesh, engine)
+    ranks_here(mesh)  # refuses meshes that a job has no ranks for
     check_ranks(engine, mesh)
     whole = moved(array, array.layout.without_partial(), engine)
     plain = target.without_partial()
+    if own_rank(mesh) is not None:
+        given = Array.from_numpy(whole.numpy(), mesh=mesh, layout=plain, dtype=array.dtype_name)
+        return moved(given, target, engine)
     shards = carried(whole.held, (whole.mesh, whole.layout), (mesh, plain), array.shape)
     return moved(Array(shards, mesh, plain, array.shape, array.dtype_name), target, engine)
+
+
+def _renumbered(array: Array, target: Layout, mesh: Mesh, engine: str) -> Array:
+    """Take an array to a mesh of the same ranks: by one plan, on the mesh in whose axes both layouts can be said.
+
+    Where there is none, because of sums, memory orders or nested sizes, these are undone before and done behind.
+    """
+    for middle in (array.mesh, mesh, _row(mesh)):
+        ends = on_mesh(array.layout, array.mesh, middle), on_mesh(target, mesh, middle)
+        if ends[0] is not None and ends[1] is not None:
+            there = moved(_said(array, middle, ends[0]), ends[1], engine)
+            return _said(there, mesh, target)
+    plain = moved(array, _bare(array.layout), engine)
+    return moved(_renumbered(plain, _bare(target), mesh, engine), target, engine)
+
+
+def _row(mesh: Mesh) -> Mesh:
+    """Return the mesh of the same ranks along one axis."""
+    return Mesh(r=mesh.nranks)
+
+
+def _said(array: Array, mesh: Mesh, layout: Layout) -> Array:
+    """Return an array of the same shards, which are those of this layout too."""
+    return Array(array.here, mesh, layout, array.shape, array.dtype_name, array.kind.rank)
+
+
+def _bare(layout: Layout) -> Layout:
+    """Return a layout without what only some meshes can say: pending reductions, memory orders, nested sizes."""
+    return Layout(layout.dims)
 
 
 def moved(array: Array, layout: LayoutLike, engine: str) -> Array:

@@ -44,6 +44,38 @@ def layouts(mesh: mw.Mesh, rng: np.random.Generator, folder: str) -> None:
         assert np.array_equal(read.local(), own)
 
 
+def other_meshes(mesh: mw.Mesh, rng: np.random.Generator) -> None:
+    """The same ranks along other axes, with sums to do, memory orders and uneven parts; and each process for itself."""
+    size, value = mw.size(), rng.integers(-4, 5, (7, 5)).astype("f4")
+    row, turned = mw.Mesh(r=size), mw.Mesh(p=2, q=size // 2)
+    for before, other, after in (
+        ("[a*b, _]", turned, "[q, p]"), ("[_*b, a]", row, "[_, _*r]"),
+        ("[_, a] order(1, 0)", turned, "[p, _] order(1, 0)"), ("[b, _] +sum(a)", row, "[r, _]"),
+        ("[_, _] +max(b)", row, "[_, _] +sum(r)"), ("[b, a]", turned, "[q*p, _] uneven(nested)"),
+    ):  # fmt: skip
+        array = mw.Array.from_numpy(value, mesh=mesh, layout=before)
+        moved = array.redistribute(after, mesh=other)
+        assert (moved.mesh, str(moved.layout)) == (other, after)
+        assert np.array_equal(whole(moved), value), (before, after)
+        if "+" not in after:
+            assert np.array_equal(moved.local(), parts(value, other, after)), (before, after)
+    alone = array.redistribute("[_, _] order(1, 0)", mesh="")
+    assert alone.mesh.nranks == 1 and np.array_equal(np.asarray(alone), value)
+    assert np.array_equal(
+        alone.redistribute("[b, a]", mesh=mesh).local(), parts(value, mesh, "[b, a]")
+    )
+    with mw.expect(bytes=0):  # rows of a and b are rows of r
+        mw.redistribute(
+            mw.Array.from_numpy(value, mesh=mesh, layout="[a*b, _]"), "[r, _]", mesh=row
+        )
+    try:
+        array.redistribute("[z, _]", mesh=f"z={size + 1}")
+    except mw.errors.MeshweaveError as error:
+        assert f"this job has {size} processes: as many, or one, are right" in error.message
+    else:
+        raise AssertionError("an array went to ranks that there are not")
+
+
 def elements(mesh: mw.Mesh, rng: np.random.Generator) -> None:
     """Assignment to elements, of numbers, of arrays and of Arrays that lie in parts, is NumPy's."""
     mask, new = rng.random((7, 5)) > 0.5, rng.standard_normal((7, 5)).astype("f4")
@@ -133,6 +165,7 @@ def main() -> None:
     mesh = mw.Mesh(a=mw.size() // 2, b=2)
     rng = np.random.default_rng(7)
     layouts(mesh, rng, sys.argv[1])
+    other_meshes(mesh, rng)
     elements(mesh, rng)
     training(mesh, rng)
     sources(mesh, rng)
