@@ -194,6 +194,31 @@ def test_parts_put_in_places_apart_or_not_known(body: str, layout: str) -> None:
         assert program.bundle.manifest.certificate.unproven == ()
 
 
+@pytest.mark.parametrize("into", ["%a[0, 2] [3, 3]", "%a[0, %k] [3, 1]"])
+def test_parts_that_are_full_where_a_rank_has_more_places_than_there_are_elements(
+    into: str,
+) -> None:
+    """Blocks of four on two ranks: three elements lie in four places of one rank."""
+    part = "3x3" if "%k" not in into else "3"
+    a, at = numbers((3, 6)), np.array(4)
+    b = -numbers((3, 3) if part == "3x3" else (3,))
+    wanted = a.copy()
+    wanted[:, np.s_[2:5] if part == "3x3" else 4] = b
+    text = f"""
+    "dist.mesh"() {{axes = "x=2", sym_name = "mesh"}} : () -> ()
+    func.func @main(%a: tensor<3x6xf32> {{dist.layout = #dist.layout<"[x*4*_, _]">}},
+        %b: tensor<{part}xf32>, %at: tensor<index>)
+        -> (tensor<3x6xf32> {{dist.layout = #dist.layout<"[x*4*_, _]">}}) {{
+      %k = tensor.extract %at[] : tensor<index>
+      %r = tensor.insert_slice %b into {into} [1, 1] : tensor<{part}xf32> into tensor<3x6xf32>
+      return %r : tensor<3x6xf32>
+    }}
+    """
+    with mw.from_mlir(text) as program:
+        np.testing.assert_array_equal(program(a, b, at)[0], wanted)
+        assert program.bundle.manifest.certificate.unproven == ()
+
+
 @given(st.data())
 @settings(max_examples=examples(25), deadline=None)
 def test_dims_in_reverse(data: st.DataObject) -> None:

@@ -8,7 +8,7 @@ other keeps its accumulator wherever the loop index is beyond the end.
 from collections.abc import Callable
 
 from meshweave.ir.bindings import ir, linalg
-from meshweave.ir.build import OpBuilder, i64_array, static_offsets, static_sizes
+from meshweave.ir.build import OpBuilder, i64_array
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.lookups import fix_lookup
@@ -138,15 +138,6 @@ def _mask(op: ir.Operation, loops: list[LocalLoop], local: Local) -> None:
 
 def _expand_shape(op: ir.Operation) -> None:
     op.attributes["static_output_shape"] = i64_array(op.results[0].type.shape)
-
-
-def slice_sizes(op: ir.Operation) -> None:
-    """Give the dims that are taken in full the sizes of the local tensor; the others are whole anyway."""
-    large = op.operands[1 if op.name == "tensor.insert_slice" else 0].type.shape
-    sizes = static_sizes(op)
-    full = [o == 0 and s > n for o, s, n in zip(static_offsets(op), sizes, large)]
-    new = [n if f else s for f, s, n in zip(full, sizes, large)]
-    op.attributes["static_sizes"] = i64_array(new)
 
 
 FIXERS: dict[str, Callable[[ir.Operation], None]] = {

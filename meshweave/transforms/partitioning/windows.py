@@ -25,7 +25,6 @@ from meshweave.ir.ops import producer, terminator
 from meshweave.layout.layout import Layout
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.lookups import look_up_slice, put_slice
-from meshweave.transforms.partitioning.ops import slice_sizes
 from meshweave.transforms.partitioning.place import CutDim, GlobalIndex
 from meshweave.transforms.propagation.bodies import is_tensor
 
@@ -98,7 +97,6 @@ class LocalOp:
 def _extract_slice(it: LocalOp) -> None:
     """Let a slice take all of each window: what it leaves out is not on this rank."""
     op, layout = it.op, it.operands[0]
-    slice_sizes(op)
     offsets, sizes, strides = static_offsets(op), static_sizes(op), static_strides(op)
     shape, mesh = op.operands[0].type.shape, it.local.mesh
     assert layout is not None
@@ -159,15 +157,16 @@ def _insert_slice(it: LocalOp) -> None:
     Dims along which places are apart, or not known, come first, and of the others the last: dist-verify reads them so.
     """
     op, b = it.op, OpBuilder.before(it.op)
-    if it.operands[1] is not None and put_slice(op, it.operands[1], it.local):
-        slice_sizes(op)
-        return
     value, into = op.operands[0], op.operands[1]
     spans = list(map(SliceRange, mixed_offsets(op, 2), static_sizes(op), static_strides(op)))
     dims = sorted(range(len(spans)), key=lambda d: (spans[d].order, -d))
     parts = [d for d in dims if spans[d] != SliceRange(0, it.extent(d), 1)]
-    if not any(map(it.axes, parts)):
-        slice_sizes(op)
+    found = it.operands[1] is not None and put_slice(op, it.operands[1], it.local)
+    if found or not any(map(it.axes, parts)):
+        held = enumerate(into.type.shape)
+        op.attributes["static_sizes"] = i64_array(
+            [spans[d].size if d in parts else n for d, n in held]
+        )
         return
     left = {d: spans[d] for d in parts if not it.axes(d)}
     for cut, group in groupby(parts, key=lambda d: bool(it.axes(d))):
