@@ -40,7 +40,13 @@ from meshweave.torch.away import fetch, home_of, release, send
 from meshweave.torch.imports import full_value, laid_out, plain_module, shapes_of
 from meshweave.torch.ports import Ports, from_tensor, placed, to_torch, torch_dtype, viewed
 from meshweave.torch.program import TorchProgram
-from meshweave.torch.traced import RateGroup, StepGraph, StepSubjects, subjects_of, traced_step
+from meshweave.torch.steps.traced import (
+    RateGroup,
+    StepGraph,
+    StepSubjects,
+    subjects_of,
+    traced_step,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

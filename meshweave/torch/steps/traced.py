@@ -41,12 +41,12 @@ from meshweave.frontends.torch.export import first_line
 from meshweave.frontends.torch.layouts import is_dtensor
 from meshweave.frontends.torch.losses import WithoutNumbers
 from meshweave.layout import Layout, Mesh
-from meshweave.torch.averages import cumulative_averages
 from meshweave.torch.away import OF_FORM, replaced
 from meshweave.torch.constraints import constrained, gathered
 from meshweave.torch.draws import Draw, lifted
-from meshweave.torch.scalers import ScalerEntry, TracedScalers, entries, options
-from meshweave.torch.schedules import SchedulerCall, check_order, noted
+from meshweave.torch.steps.averages import cumulative_averages
+from meshweave.torch.steps.scalers import ScalerEntry, TracedScalers, entries, options
+from meshweave.torch.steps.schedules import SchedulerCall, check_order, noted
 
 
 class ModuleEntry(NamedTuple):
