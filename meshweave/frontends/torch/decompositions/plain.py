@@ -33,6 +33,7 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.view.default: _view,
         aten._unsafe_view.default: _view,
         aten.reshape.default: _view,
+        aten.repeat.default: _repeat,
         aten.diagonal_scatter.default: _diagonal_scatter,
         aten.block_diag.default: _block_diag,
         aten.index_put.default: _index_put,
@@ -89,6 +90,13 @@ def _view(x: Tensor, shape: Sequence[int]) -> Tensor:
     if x.is_contiguous() or _has_view(x, shape):
         return NotImplemented
     return x.clone(memory_format=torch.contiguous_format).view(shape)
+
+
+def _repeat(x: Tensor, counts: Sequence[int]) -> Tensor:
+    """Make what holds nothing anew: upstream ends the process."""
+    sizes = [*[1] * (len(counts) - x.dim()), *x.shape]
+    shape = [size * count for size, count in zip(sizes, counts, strict=True)]
+    return NotImplemented if all(shape) else x.new_empty(shape)
 
 
 def _has_view(x: Tensor, shape: Sequence[int]) -> bool:
