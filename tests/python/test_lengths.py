@@ -770,3 +770,34 @@ def test_as_many_rows_are_put_as_there_are(mesh: str | None, layouts: Any) -> No
         for found, right in zip(program(state, rows, places), (wanted, sums), strict=True):
             np.testing.assert_allclose(np.asarray(found), right, atol=1e-6, err_msg=f"n={size}")
     jitted.close()
+
+
+def test_attention_to_keys_that_are_kept_ends_with_the_queries() -> None:
+    """Tiles of queries that a call does not have are left out, and so are the rows that they would read."""
+    n = mw.Dim("n", max=150)  # three tiles, of which the last is shorter or not
+    rng = np.random.default_rng(5)
+    keys, values = (rng.standard_normal((2, 160, 8), np.float32) for _ in range(2))
+
+    def attend(x: Any, w: Any, k: Any, v: Any) -> Any:
+        q = mw.permute_dims((x @ w).reshape(x.shape[0], 2, 8), (1, 0, 2))
+        seen = mw.arange(x.shape[0])[:, None] >= mw.arange(160)[None, :]
+        scores = mw.where(seen, q @ mw.permute_dims(k, (0, 2, 1)), -np.inf)
+        mixed = mw.softmax(scores, axis=-1) @ v
+        return mw.permute_dims(mixed, (1, 0, 2)).reshape(x.shape[0], 16) @ w
+
+    w = rng.standard_normal((16, 16), np.float32) / 4
+    program = mw.jit(attend).lower(mw.ShapeDtype((n, 16), "f32"), w, keys, values).compile()
+    assert "flash" in str(program.explain())
+    whole = rng.standard_normal((150, 16), np.float32)
+    wanted = np.asarray(program(whole, w, keys, values))
+    q = (whole @ w).reshape(150, 2, 8).transpose(1, 0, 2)
+    scores = np.where(np.tri(150, 160, dtype=bool), q @ keys.transpose(0, 2, 1), -np.inf)
+    share = np.exp(scores - scores.max(-1, keepdims=True))
+    right = (share / share.sum(-1, keepdims=True) @ values).transpose(1, 0, 2).reshape(150, 16) @ w
+    np.testing.assert_allclose(wanted, right, rtol=1e-4, atol=1e-5)
+    for rows in (1, 49, 50, 51, 64, 101, 128, 149):
+        # Rows of a longer call first: what they have left lies behind the end.
+        np.testing.assert_allclose(
+            program(whole[:rows], w, keys, values), wanted[:rows], rtol=1e-5, atol=1e-6
+        )
+        program(np.full((150, 16), np.nan, np.float32), w, keys, values)

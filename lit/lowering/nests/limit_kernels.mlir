@@ -200,3 +200,58 @@ func.func @main(%state: tensor<9x8xf32>, %places: tensor<64xindex> {dist.lengths
   }
   return %made : tensor<9x8xf32>
 }
+
+// -----
+
+// Rounds put blocks of 16 rows side by side: they end behind the last block that has a row, and so do the rows that they read.
+
+// CHECK:      limits = array<i64: 0, 2>, {{.*}}sizes = array<i64: 64, 8, 8>
+// CHECK-LABEL: func.func @main
+// CHECK:         %[[N:.*]] = arith.index_cast
+// CHECK-DAG:     %[[UP:.*]] = arith.ceildivsi %[[N]], %{{.*}}
+// CHECK-DAG:     arith.muli %[[UP]]
+// CHECK-DAG:     %[[BLOCKS:.*]] = arith.ceildivsi %[[N]], %{{.*}}
+// CHECK:         scf.for %{{.*}} = %{{.*}} to %{{.*}} step
+func.func @main(%x: tensor<64x8xf32> {dist.lengths = ["n", ""]}, %w: tensor<8x8xf32>, %n: tensor<i64> {dist.length = "n"}) -> (tensor<64x8xf32> {dist.lengths = ["n", ""]}) {
+  %begin = arith.constant 0 : index
+  %all = arith.constant 4 : index
+  %step = arith.constant 1 : index
+  %size = arith.constant 16 : index
+  %e = tensor.empty() : tensor<64x8xf32>
+  %zero = arith.constant 0.0 : f32
+  %zeros = linalg.fill ins(%zero : f32) outs(%e : tensor<64x8xf32>) -> tensor<64x8xf32>
+  %y = linalg.matmul ins(%x, %w : tensor<64x8xf32>, tensor<8x8xf32>) outs(%zeros : tensor<64x8xf32>) -> tensor<64x8xf32>
+  %e1 = tensor.empty() : tensor<64x8xf32>
+  %made = scf.for %k = %begin to %all step %step iter_args(%now = %e1) -> tensor<64x8xf32> {
+    %place = arith.muli %k, %size : index
+    %rows = tensor.extract_slice %y[%place, 0] [16, 8] [1, 1] : tensor<64x8xf32> to tensor<16x8xf32>
+    %e2 = tensor.empty() : tensor<16x8xf32>
+    %z = linalg.log ins(%rows : tensor<16x8xf32>) outs(%e2 : tensor<16x8xf32>) -> tensor<16x8xf32>
+    %put = tensor.insert_slice %z into %now[%place, 0] [16, 8] [1, 1] : tensor<16x8xf32> into tensor<64x8xf32>
+    scf.yield %put : tensor<64x8xf32>
+  }
+  return %made : tensor<64x8xf32>
+}
+
+// -----
+
+// Blocks that a later round reads are all put.
+
+// CHECK-LABEL: func.func @main
+// CHECK:         %[[ALL:.*]] = arith.constant 4 : index
+// CHECK:         scf.for %{{.*}} = %{{.*}} to %[[ALL]] step
+func.func @main(%x: tensor<64x8xf32> {dist.lengths = ["n", ""]}, %n: tensor<i64> {dist.length = "n"}) -> (tensor<64x8xf32> {dist.lengths = ["n", ""]}) {
+  %begin = arith.constant 0 : index
+  %all = arith.constant 4 : index
+  %step = arith.constant 1 : index
+  %size = arith.constant 16 : index
+  %made = scf.for %k = %begin to %all step %step iter_args(%now = %x) -> tensor<64x8xf32> {
+    %place = arith.muli %k, %size : index
+    %rows = tensor.extract_slice %now[0, 0] [16, 8] [1, 1] : tensor<64x8xf32> to tensor<16x8xf32>
+    %e2 = tensor.empty() : tensor<16x8xf32>
+    %z = linalg.log ins(%rows : tensor<16x8xf32>) outs(%e2 : tensor<16x8xf32>) -> tensor<16x8xf32>
+    %put = tensor.insert_slice %z into %now[%place, 0] [16, 8] [1, 1] : tensor<16x8xf32> into tensor<64x8xf32>
+    scf.yield %put : tensor<64x8xf32>
+  }
+  return %made : tensor<64x8xf32>
+}

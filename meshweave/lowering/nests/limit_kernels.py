@@ -24,7 +24,7 @@ from meshweave.lowering.host.program_op import engine_of
 from meshweave.lowering.nests import linear
 from meshweave.lowering.nests.ends.behind import Behind
 from meshweave.lowering.nests.ends.limits import Limit, LoopEnds
-from meshweave.lowering.nests.ends.rounds import idle_rounds, rounds_of
+from meshweave.lowering.nests.ends.rounds import block_rows, idle_rounds, rounds_of
 from meshweave.lowering.nests.ends.wanted import WantedParts, adds_up
 from meshweave.lowering.nests.kernel_ops import KernelWriter, read_kernels
 from meshweave.lowering.nests.kernels import ElementRef, FusedKernel, KernelNode
@@ -67,7 +67,7 @@ class _Limiting:
         self.behind.learn(self.main)
         self.rounds = idle_rounds(self.main, self.behind)
         known = self.main, self.kernels, self.ends, self.behind, self.rounds
-        self.wanted = WantedParts(*known)
+        self.wanted = WantedParts(*known, block_rows(self.main))
 
     def run(self) -> dict[str, FusedKernel]:
         """Decide, then rewrite the launches and the loops around them."""
@@ -80,11 +80,15 @@ class _Limiting:
                 self._shorten(op)
         # All are decided first: what is rewritten changes what is wanted.
         decided = [(op, self.wanted.limits(op)) for op in launches]
+        blocks = [(op, self.wanted.block_end(op)) for op in self.wanted.blocks]
         for op, limits in decided:
             if limits:
                 self._rewrite(op, limits, writer)
         for op, limit in self.rounds.items():
             op.operands[1] = self.ends.value(limit, rounds_of(op) or 0)
+        for op, end in blocks:
+            if end is not None:
+                op.operands[1] = self.ends.blocks(end[0], rounds_of(op) or 0, end[1])
         return self._used({name: kernel for kernel, name in writer.names.items()})
 
     def _used(self, kernels: dict[str, FusedKernel]) -> dict[str, FusedKernel]:
@@ -138,6 +142,7 @@ class _Limiting:
         if (
             not isinstance(end, Limit)
             or end.begin is not None
+            or end.up > 1
             or end.end.dim is None
             or not isinstance(count, ir.IntegerAttr)
         ):

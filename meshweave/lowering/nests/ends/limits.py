@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshweave.dialects.dist import LENGTH, LENGTHS
 from meshweave.ir.bindings import ir
@@ -16,19 +16,39 @@ from meshweave.transforms.base import port_attrs, walk
 
 @dataclass(frozen=True)
 class Limit:
-    """Say where a loop ends: at `end`, less where the block of a rank begins."""
+    """Say where a loop ends: at `end`, less where the block of a rank begins.
+
+    up: what `end` is rounded up to a multiple of; more: what is added to that then.
+    """
 
     end: Formula
     begin: ir.Value | None = None
+    up: int = 1
+    more: int = 0
 
     def moved(self, by: Formula, times: int = 1) -> Limit:
         """Return the end of a loop that has `by` rounds more, or `times` as many more."""
-        return Limit(self.end.plus(by, times), self.begin)
+        if self.up > 1 and not by.terms:
+            return replace(self, more=self.more + times * by.const)
+        plain = self.plain()
+        return Limit(plain.end.plus(by, times), plain.begin)
+
+    def plain(self) -> Limit:
+        """Return an end that is nowhere before this one, and not rounded."""
+        return Limit(self.end.plus(Formula(self.up - 1 + self.more)), self.begin)
 
     def joined(self, other: Limit) -> Limit | None:
         """Return the later of two ends; None where each is, in some calls."""
-        same = self.begin == other.begin and self.end.terms == other.end.terms
-        return max(self, other, key=lambda one: one.end.const) if same else None
+        begins = [one.begin for one in (self, other)]
+        known = [begin for begin in begins if begin is not None]
+        if len(known) == 1 or (known and known[0] != known[1]) or self.end.terms != other.end.terms:
+            return None
+        if (self.end, self.up, self.more) == (other.end, other.up, other.more):
+            return self
+        for one, least in ((self, other), (other, self)):
+            if least.up == 1 and least.end.const <= one.end.const and one.more >= 0:
+                return one
+        return max(self.plain(), other.plain(), key=lambda one: one.end.const)
 
 
 @dataclass
@@ -110,15 +130,26 @@ class LoopEnds:
     def value(self, limit: Limit, size: int) -> ir.Value:
         """Return where a loop of `size` rounds ends, as an index of 0 to `size`."""
         name = limit.end.dim
-        if limit.begin is None and name is not None and self.bounds.get(name, size + 1) <= size:
+        plain = limit.begin is None and limit.up == 1
+        if plain and name is not None and self.bounds.get(name, size + 1) <= size:
             return self.sizes[name]
         if (limit, size) not in self._made:
             total = self._total(limit.end)
+            if limit.up > 1:
+                ups = self._op("arith.ceildivsi", [total, self._number(limit.up)])
+                total = self._op("arith.muli", [ups, self._number(limit.up)])
+            if limit.more:
+                total = self._op("arith.addi", [total, self._number(limit.more)])
             if limit.begin is not None:
                 total = self._op("arith.subi", [total, limit.begin])
             least = self._op("arith.maxsi", [total, self._number(0)])
             self._made[limit, size] = self._op("arith.minsi", [least, self._number(size)])
         return self._made[limit, size]
+
+    def blocks(self, limit: Limit, count: int, size: int) -> ir.Value:
+        """Return how many of `count` blocks of `size` begin before a limit."""
+        end = self.value(limit, count * size)
+        return end if size == 1 else self._op("arith.ceildivsi", [end, self._number(size)])
 
     def _total(self, formula: Formula) -> ir.Value:
         total: ir.Value | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from meshweave.dialects.dist import LENGTHS, LayoutAttr
@@ -26,6 +26,7 @@ from meshweave.layout.layout import Layout
 from meshweave.layout.lengths import Formula
 from meshweave.lowering.nests.ends.behind import Behind, Gathered, gathered, gathers, may_end
 from meshweave.lowering.nests.ends.limits import Limit, LoopEnds
+from meshweave.lowering.nests.ends.rounds import BlockRow, multiple_of
 from meshweave.lowering.nests.kernels import FusedKernel
 from meshweave.lowering.nests.linear import Linear
 from meshweave.transforms.base import port_attrs
@@ -40,7 +41,8 @@ _TIMES = 16  # that more may be wanted of a tensor: in a loop it may grow on and
 class WantedParts:
     """Know what is wanted of tensors.
 
-    rounds: where loops of the program end that do nothing from there on.
+    rounds: where loops of the program end that do nothing from there on. blocks: in which ways loops put their results
+    together of blocks.
     """
 
     main: ir.Operation
@@ -48,6 +50,7 @@ class WantedParts:
     ends: LoopEnds
     behind: Behind
     rounds: Mapping[ir.Operation, Limit]
+    blocks: Mapping[ir.Operation, Sequence[frozenset[BlockRow]]]
     _wanted: dict[ir.Value, list[Wanted]] = field(default_factory=dict)
     _times: Counter[ir.Value] = field(default_factory=Counter)
     _changed: bool = True
@@ -82,6 +85,19 @@ class WantedParts:
             if isinstance(end, Limit):
                 found[loop] = end
         return found
+
+    def block_end(self, op: ir.Operation) -> tuple[Limit, int] | None:
+        """Return before what a loop puts blocks that somebody reads, and how long a block is; None for no end."""
+        found = set[tuple[Limit, int]]()
+        for rows, result in zip(self.blocks.get(op, ()), op.results):
+            wanted = self.of(result)
+            ends = [
+                (end, size) for dim, size in sorted(rows) if isinstance(end := wanted[dim], Limit)
+            ]
+            if not ends:
+                return None
+            found.add(ends[0])
+        return found.pop() if len(found) == 1 else None
 
     def _kernel(self, op: ir.Operation) -> FusedKernel:
         return self.kernels[op.attributes["kernel"].value]
@@ -172,7 +188,7 @@ class WantedParts:
         if isinstance(end, Limit):
             begin = self.ends.begin(source.group, source.block)
             wanted = [*wanted]
-            wanted[source.dim] = Limit(end.end, begin) if end.begin is None else WHOLE
+            wanted[source.dim] = Limit(end.plain().end, begin) if end.begin is None else WHOLE
         self._want(source.value, wanted)
 
     def _loop(self, op: ir.Operation) -> None:
@@ -256,9 +272,16 @@ class WantedParts:
         if formula is not None:
             return Limit(formula.plus(Formula(1))) if formula.terms else WHOLE
         op = producer(index)
+        for count in [index] if op is None else list(op.operands):
+            if (loop := _loop_of(count)) is not None:
+                limit = self.rounds.get(loop) if op is None else None
+                end = self.block_end(loop)
+                if end is not None and multiple_of(index, count) == end[1]:
+                    limit = _last_block(*end)
+                if limit is not None:
+                    return limit
         if op is None:
-            limit = self.rounds.get(index.owner.owner.operation)
-            return limit if limit is not None and index.arg_number == 0 else WHOLE
+            return WHOLE
         if op.name == "arith.index_cast":
             return self._until(op.operands[0])
         return _clamped(op.name, [self._until(value) for value in op.operands], list(op.operands))
@@ -325,6 +348,21 @@ class WantedParts:
         return _clamped(node.name, read, [kernel.code[k] for k in node.operands])
 
 
+def _last_block(end: Limit, size: int) -> Limit:
+    """Return a limit that blocks of `size` which begin before `end` begin before."""
+    if size == 1 or end.begin is not None or end.up > 1:
+        return end.plain()
+    return replace(end, up=size, more=1 - size)
+
+
+def _loop_of(value: ir.Value) -> ir.Operation | None:
+    """Return the loop whose rounds a value counts."""
+    if not isinstance(value.owner, ir.Block) or value.arg_number != 0:
+        return None
+    loop = value.owner.owner.operation
+    return loop if loop.name == "scf.for" else None
+
+
 def adds_up(op: ir.Operation) -> bool:
     """Tell whether an op reduces a tensor over ranks, element by element."""
     return op.name == "mw.collective" and str(op.attributes["what"].value) == "all_reduce"
@@ -337,10 +375,10 @@ def _is_plain(layout: Layout) -> bool:
 
 
 def _joined(one: Wanted, other: Wanted) -> Wanted:
-    if one is None or one == other:
-        return other
     if isinstance(one, Limit) and isinstance(other, Limit):
         return one.joined(other) or WHOLE
+    if one is None or one == other:
+        return other
     return one if other is None else WHOLE
 
 
@@ -352,18 +390,19 @@ def _times(wanted: Wanted, number: int) -> Wanted:
     """Return what is wanted of a dim, of each place of which there are a number in another one."""
     if number == 1 or not isinstance(wanted, Limit) or wanted.begin is not None:
         return wanted if number == 1 else WHOLE
-    return Limit(wanted.end.times(Formula(number)))
+    return Limit(wanted.plain().end.times(Formula(number)))
 
 
 def _divided(wanted: Wanted, number: int) -> Wanted:
     """Return the opposite of `_times`."""
     if number == 1 or not isinstance(wanted, Limit) or wanted.begin is not None:
         return wanted if number == 1 else WHOLE
-    factors = [wanted.end.const, *[factor for _, factor in wanted.end.terms]]
+    end = wanted.plain().end
+    factors = [end.const, *[factor for _, factor in end.terms]]
     if any(factor % number for factor in factors):
         return WHOLE
-    terms = tuple([(names, factor // number) for names, factor in wanted.end.terms])
-    return Limit(Formula(wanted.end.const // number, terms))
+    terms = tuple([(names, factor // number) for names, factor in end.terms])
+    return Limit(Formula(end.const // number, terms))
 
 
 def _along(
