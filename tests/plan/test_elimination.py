@@ -165,11 +165,11 @@ def test_kinds_of_choices_bound_what_is_found(seed: int) -> None:
     sizes, terms = ladder(rng, 4, 3, 6)
     alike = [rng.integers(0, int(rng.integers(1, n + 1)), n) for n in sizes]
     whole = minimise(sizes, terms)
-    found = minimise(sizes, terms, most_entries=100, alike=alike)
+    found = minimise(sizes, terms, most_entries=100, alike=lambda: alike)
     assert found.bound <= whole.cost * (1 + 1e-9) and whole.cost <= found.cost * (1 + 1e-9)
     assert found.cost == pytest.approx(cost_of(found.picks, terms), rel=1e-12)
-    assert found == minimise(sizes, terms, most_entries=100, alike=alike)
-    alone = minimise(sizes, terms, most_entries=100, alike=[np.arange(n) for n in sizes])
+    assert found == minimise(sizes, terms, most_entries=100, alike=lambda: alike)
+    alone = minimise(sizes, terms, most_entries=100, alike=lambda: [np.arange(n) for n in sizes])
     assert alone.bound <= whole.cost * (1 + 1e-9) and whole.cost <= alone.cost * (1 + 1e-9)
 
 

@@ -7,7 +7,7 @@ the best choices within the limit is closed by branching: a choice is taken, or 
 Where that takes too long the gap stays, and is said.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from meshweave.plan.placement.minimise import MOST_ENTRIES, minimise
-from meshweave.plan.placement.terms import Choices, CostTerm, Numbers, cost_of
+from meshweave.plan.placement.terms import Choices, CostTerm, Numbers, Places, cost_of
 
 FORBIDDEN = 1e9
 """Seconds that stand for never."""
@@ -104,9 +104,10 @@ class _BoundedSearch:
         load: ByteLoad,
         limit: float,
         most_entries: int,
+        alike: Callable[[], Sequence[Places]] | None = None,
     ) -> None:
         self.sizes, self.terms, self.load, self.limit = sizes, terms, load, limit
-        self.most_entries = most_entries
+        self.most_entries, self.alike = most_entries, alike
         self.best: _Point | None = None
         self.least: tuple[float, tuple[int, ...]] = (np.inf, ())
         self.whole = True
@@ -115,6 +116,10 @@ class _BoundedSearch:
         self.scaled: dict[tuple[int, float], Numbers] = {}
         entries = sum(t.table.size for t in self.terms)
         self.most_branches = min(MOST_BRANCHES, BRANCH_ENTRIES // max(1, entries))
+
+    def minimised(self, terms: Sequence[CostTerm]) -> Choices:
+        """Return the choices with the least sum of some terms."""
+        return minimise(self.sizes, terms, self.most_entries, self.alike)
 
     def moment(self, key: Hashable) -> Sequence[CostTerm]:
         """Return the bytes at a moment as terms."""
@@ -136,9 +141,7 @@ class _BoundedSearch:
 
     def solve(self, prices: dict[Hashable, float], forced: Sequence[CostTerm] = ()) -> _Point:
         """Return the choices that are best at these prices, and what nothing within the limit is below."""
-        found = minimise(
-            self.sizes, [*self.terms, *self.priced(prices), *forced], self.most_entries
-        )
+        found = self.minimised([*self.terms, *self.priced(prices), *forced])
         self.offer(found.picks, forced)
         if found.gap > EXACT:  # branching on a bound that is not exact takes long and closes little
             self.most_branches = 0
@@ -200,7 +203,7 @@ class _BoundedSearch:
         """
         best, masks = _Point((), 0.0, -np.inf), self._masks(forced)
         for turn in range(1, rounds + 1):
-            found = minimise(self.sizes, [*self.priced(weights), *slow, *masks], self.most_entries)
+            found = self.minimised([*self.priced(weights), *slow, *masks])
             bound = (found.bound - TIE) * (1 - EXACT)
             if self.whole:  # then the most is so too, and no less than this mean of moments
                 bound = ceil(bound)
@@ -334,13 +337,14 @@ def within(
     limit: float,
     most_entries: int = MOST_ENTRIES,
     start: tuple[int, ...] | None = None,
+    alike: Callable[[], Sequence[Places]] | None = None,
 ) -> Bounded:
     """Return the choices with the least sum of terms whose bytes are within the limit, with a bound.
 
-    start: choices within the limit, if some are known. The same problem has the same answer.
+    start: choices within the limit, if some are known. alike: see `minimise`. The same problem has the same answer.
     Raises OverLimit where nothing is found within the limit.
     """
-    search = _BoundedSearch(sizes, terms, load, limit, most_entries)
+    search = _BoundedSearch(sizes, terms, load, limit, most_entries, alike)
     root = search.solve({})
     if start is not None:
         search.offer(start)
@@ -378,22 +382,24 @@ def fewest(
     load: ByteLoad,
     limit_seconds: float = np.inf,
     most_entries: int = MOST_ENTRIES,
+    alike: Callable[[], Sequence[Places]] | None = None,
 ) -> tuple[Bounded, float]:
     """Return the choices that take the fewest bytes within a limit of seconds, and bytes that nothing is below.
 
-    Of equal bytes the least seconds. Raises OverLimit where no choices are so fast: the least seconds, and their bound.
+    alike: see `minimise`. Of equal bytes the least seconds.
+    Raises OverLimit where no choices are so fast: the least seconds, and their bound.
     """
-    fastest = minimise(sizes, terms, most_entries)
+    fastest = minimise(sizes, terms, most_entries, alike)
     if fastest.cost > limit_seconds:
         raise OverLimit(fastest.cost, fastest.bound)
     high = load.most(fastest.picks)[0]
-    search = _BoundedSearch(sizes, terms, load, -1.0, most_entries)
+    search = _BoundedSearch(sizes, terms, load, -1.0, most_entries, alike)
     least, low = search.fewest()
     found, limit, start = Bounded(fastest, high, free=fastest.cost), least, search.least[1]
     for _ in range(MOST_PRICES):
         if limit >= high:
             break
-        trial = within(sizes, terms, load, limit, most_entries, start)
+        trial = within(sizes, terms, load, limit, most_entries, start, alike)
         is_fast = trial.choices.cost <= limit_seconds
         if is_fast:
             found, high = trial, trial.nbytes

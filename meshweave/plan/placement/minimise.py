@@ -5,7 +5,7 @@ until the choices of the best plans are among few (relaxation.py), and among the
 What is left after many turns is a gap between the best choices and a bound.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -64,17 +64,17 @@ def minimise(
     sizes: Sequence[int],
     terms: Sequence[CostTerm],
     most_entries: int = MOST_ENTRIES,
-    alike: Sequence[Places] | None = None,
+    alike: Callable[[], Sequence[Places]] | None = None,
 ) -> Choices:
     """Return the choices with the least sum of terms.
 
     sizes: how many choices each variable has, at least 1. terms: over two of these with more than one choice at most.
-    alike: numbers of the choices of each variable, the same for those that are so alike that large tables are first
-    looked at with one entry for all of them: the least. It changes how long that takes, not what a bound means.
+    alike: returns numbers of the choices of each variable, the same for those that are so alike that large tables are
+    first looked at with one entry for all of them: the least. It changes how long that takes, not what a bound means.
     The same problem has the same answer.
     """
     if alike is not None and sum([term.table.size for term in terms]) > LARGE * most_entries:
-        return _by_kinds(sizes, terms, most_entries, alike)
+        return _by_kinds(sizes, terms, most_entries, alike())
     return _minimise(sizes, terms, most_entries)[0]
 
 

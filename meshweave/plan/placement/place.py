@@ -8,6 +8,7 @@ costs are of one variable or two, so their sum is minimised exactly (elimination
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -114,8 +115,9 @@ class PlacementProblem:
 
         Where ops have runs that are not looked at, the bound is what the ops compute at least, with no moves.
         """
-        return self.bounded(minimise(self.sizes, [*self.terms, *terms], alike=self.alike()))
+        return self.bounded(minimise(self.sizes, [*self.terms, *terms], alike=lambda: self.alike))
 
+    @cached_property
     def alike(self) -> list[Places]:
         """Return for each variable numbers of its choices: the same for those that differ in axes of one kind alone."""
         turns = axis_turns(self.mesh)

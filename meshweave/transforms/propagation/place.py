@@ -27,7 +27,7 @@ from meshweave.plan.placement.goal import TIME, PlacementGoal
 from meshweave.plan.placement.memory import MemoryLoad
 from meshweave.plan.placement.place import Edges, PlacementProblem, Times, Works
 from meshweave.plan.placement.prices import MachinePrices, machine_of
-from meshweave.plan.placement.terms import Choices, cost_of
+from meshweave.plan.placement.terms import Choices, Places, cost_of
 from meshweave.plan.propagation.arrange import arrange
 from meshweave.transforms.base import (
     Pass,
@@ -347,10 +347,14 @@ def _within(
 ) -> Bounded:
     """Return the best choices for a goal. Fails where none are within its bounds."""
     sizes, terms = placing.sizes, placing.terms
+
+    def alike() -> Sequence[Places]:
+        return placing.alike
+
     try:
         if not goal.is_bytes:
-            return within(sizes, terms, load, limit)
-        found, bound = fewest(sizes, terms, load, goal.seconds)
+            return within(sizes, terms, load, limit, alike=alike)
+        found, bound = fewest(sizes, terms, load, goal.seconds, alike=alike)
     except OverLimit as over:
         if goal.is_bytes:
             fail(
