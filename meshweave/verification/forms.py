@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from meshweave.dialects.dist import LayoutAttr
+from meshweave.errors import LayoutError
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
 from meshweave.verification.calls import Form, Forms
@@ -47,10 +48,15 @@ def _of_layout(walk: ProgramWalk, kind: ElementShape, entry: ir.DictAttr) -> For
         return _form(kind, ())
     if "dist.layout" not in entry or "dist.global" not in entry:
         return None
-    layout = LayoutAttr(entry["dist.layout"]).layout
     shape, _ = walk.said.shape(ir.TypeAttr(entry["dist.global"]).value)
-    placing = placing_of(walk.ranks, layout, shape)
-    return None if layout.partial or placing.allocation != kind[0] else _form(kind, shape, placing)
+    try:
+        layout = LayoutAttr(entry["dist.layout"]).layout
+        layout.check(walk.ranks.mesh, shape)
+        placing = placing_of(walk.ranks, layout, shape)
+        is_part = not layout.partial and placing.allocation == kind[0]
+    except LayoutError:
+        return None
+    return _form(kind, shape, placing) if is_part else None
 
 
 @lru_cache(maxsize=1 << 10)

@@ -173,6 +173,26 @@ def other_state(rng: random.Random, text: str) -> "str | None":
     return _put(text, match, re.sub(rf"{given}(?![\w#])", rng.choice(alike), match[0], count=1))
 
 
+def other_carried(rng: random.Random, text: str) -> "str | None":
+    """Let a loop note another layout, or another tensor, of what it carries, and change it in a second way.
+
+    The note alone changes nothing: the check begins with it, and believes none of it.
+    """
+    match = _pick(
+        rng, r"dist\.global = tensor<([^>]*)>, dist\.layout = #[^,}]*(?=\}, \{|\}\]\})", text
+    )
+    if match is None:
+        return None
+    axes = [n.partition("=")[0].strip() for n in re.search(r'axes = "([^"]*)"', text)[1].split(",")]  # type: ignore[index]
+    *sizes, element = match[1].split("x")
+    wider = [str(2 * int(n)) if rng.random() < 0.1 else n for n in sizes]
+    words = rng.sample([*axes, *[f"_*{a}" for a in axes], *["_"] * len(sizes)], len(sizes))
+    layout = f'#dist.layout<"[{", ".join(words)}]">'
+    noted = f"dist.global = tensor<{'x'.join([*wider, element])}>, dist.layout = {layout}"
+    second = rng.choice((other_state, other_operand, one_more_trip, swap_operands, other_op))
+    return second(rng, _put(text, match, noted))
+
+
 def _alike(text: str, name: str) -> list[str]:
     """The values that have the type of a value."""
     types = dict(re.findall(r"(%\w+) = [^\n]*[ >(](tensor<[^\n ]*>)(?: \{)?\n", text))
@@ -342,6 +362,7 @@ CHANGES: tuple[Change, ...] = (
     other_share,
     other_place,
     other_state,
+    other_carried,
     short_halo,
     other_source,
     other_extent,

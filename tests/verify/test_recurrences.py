@@ -107,8 +107,14 @@ def _found(whole: str, local: str, most: int = 600) -> Answer:
 
 @pytest.mark.parametrize(
     ("said", "slices", "sums"),
-    [(noted(), 2, 2), ({}, 4, 7), (noted("[_*x, _]"), 4, 6)],
-    ids=["noted", "not noted", "noted wrong"],
+    [
+        (noted(), 2, 2),
+        ({}, 4, 7),
+        (noted("[_*x, _]"), 4, 6),
+        (noted("[_, x]"), 4, 7),
+        (noted("[x, x]"), 4, 7),
+    ],
+    ids=["noted", "not noted", "noted wrong", "of another shape", "no layout"],
 )
 def test_the_body_of_a_loop_is_read_once_where_its_layouts_are_noted(
     monkeypatch: pytest.MonkeyPatch, said: dict[str, object], slices: int, sums: int
