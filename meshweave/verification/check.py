@@ -38,6 +38,7 @@ from meshweave.verification.ops import (
     tensors,
 )
 from meshweave.verification.reader import AttributeReader
+from meshweave.verification.roundings import rounds_more
 from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.differences import explained
 from meshweave.verification.terms.indices import Expr, Var
@@ -116,11 +117,17 @@ def _function(
         return found
     steps = StepLimit(MOST_STEPS if again else LEAST_STEPS)
     written = check.was_short and (again or check.saved <= check.ops)
+    exact = check.terms.rounded
     for once in (False, True) if written else (True,):
         enough = most if once or again else min(most, max(LEAST_TERMS, 4 * check.ops))
-        known = {*found.proven}
-        more = _Check(ranks, said, Terms(enough, apply), once, steps=steps, shown=known)
+        more = _Check(ranks, said, Terms(enough, apply), once, steps=steps, shown={*found.proven})
+        if exact:
+            more.terms.rounds = set()
         made = more.function(name, f, g, whole, local)
+        if more.rounded_more:
+            exact, terms = False, Terms(enough, apply)
+            more = _Check(ranks, said, terms, once, steps=steps, shown={*found.proven})
+            made = more.function(name, f, g, whole, local)
         if made.status != 3 or more.is_beyond:
             return made
         is_less = len(made.proven) < len(found.proven)  # it has come to a limit
@@ -154,7 +161,8 @@ class _Check:
     """Check a function.
 
     formed: what loops carry has forms. shown: results that are proven already: only their layouts are looked at.
-    has_forms: there was a loop that carries what has forms.
+    has_forms: there was a loop that carries what has forms. rounded_more: where roundings are left out, the rank's
+    program has one that the whole program does not have.
     """
 
     ranks: Ranks
@@ -169,6 +177,7 @@ class _Check:
     saved: int = 0
     was_short: bool = False
     has_forms: bool = False
+    rounded_more: bool = False
     is_beyond: bool = False  # a slice may lie beyond the end of its tensor: nothing is proven
     proven: list[str] = field(default_factory=list)
     refuted: list[Finding] = field(default_factory=list)
@@ -208,6 +217,13 @@ class _Check:
             self.unproven += [Finding(what, place, reason) for what in self.proven]
             self.proven = []
         self.ops, self.saved = there.ops + here.ops, there.saved + here.saved
+        if here.rounds and rounds_more(here, there, whole):
+            self.rounded_more = True
+            reason = "a number is rounded that the whole program does not round"
+            place = location_text(g.location)
+            more = [what for what in self.proven if what not in self.shown]
+            self.unproven += [Finding(what, place, reason) for what in more]
+            self.proven = [what for what in self.proven if what in self.shown]
         self.has_forms = there.formed
         self.was_short = bool(self.repeated) or there.shortened or here.shortened
         return Answer(

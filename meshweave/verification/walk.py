@@ -72,6 +72,7 @@ class ProgramWalk:
     shortened: bool = False
     forms: Callable[[ir.Operation], Forms] = no_forms
     formed: bool = False  # a loop carries what has forms
+    rounds: set[tuple[int, str]] = field(default_factory=set)  # see `Terms.rounds`
     spelled: list[ir.Module] = field(default_factory=list)  # what ops stand for, written out
     _read: dict[Hashable, ReadCall] = field(default_factory=dict)
     _last: dict[Hashable, tuple[list[Term], ReadCall]] = field(default_factory=dict)
@@ -97,6 +98,8 @@ class ProgramWalk:
     def enter(self, function: ir.Operation, arguments: Sequence[Term]) -> list[Term]:
         """Return what a function makes of its arguments."""
         self.terms.known = self.known
+        if self.terms.rounds is not None:
+            self.terms.rounds = self.rounds
         block = body_of(function)
         self.views.update(zip(block.arguments, arguments))
         return self.block(block)

@@ -266,3 +266,10 @@ def test_what_reads_a_merged_dim_at_places_is_refused_by_name() -> None:
     f = mw.jit(lambda x: mw.take(x.reshape(-1), mw.arange(3)), dims={"x": (None, n)})
     with pytest.raises(CompileError, match=r"read at, what lies behind the end of n"):
         f(np.ones((2, 11), np.float32))
+
+
+@pytest.mark.parametrize("layout", ["[_*x]", "[2*_] order(0.1, 0.0)"])
+def test_a_result_of_merged_size_in_other_layouts_than_blocks_is_refused(layout: str) -> None:
+    f = mw.jit(lambda x: mw.concat([x, x]), mesh="x=2", in_layouts="[_]", out_layouts=layout)
+    with pytest.raises(CompileError, match=r"result 0 in layout .* a result lies in plain blocks"):
+        f.lower(mw.ShapeDtype((N,), "f32"))

@@ -34,7 +34,7 @@ from meshweave.ir.scatters import SCATTER, Scatter, scatter
 from meshweave.layout.factors import JOINED, ORDERED, PARALLEL, REDUCTION, Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.lengths import Dim, Formula, SizesOfDim
-from meshweave.transforms.base import at, fail, port_attrs, set_port_attrs, walk
+from meshweave.transforms.base import fail, port_attrs, set_port_attrs, walk
 from meshweave.transforms.lengths.apart import CONTROL, Rows, SizesApart, is_merged
 from meshweave.transforms.lengths.family import CountedConstant, Family
 from meshweave.transforms.partitioning.masking import mask
@@ -164,8 +164,14 @@ def _results(main: ir.Operation, family: Family, apart: SizesApart) -> list[list
         if len(names) > len(row):
             mark[MERGED] = ir.DenseI64ArrayAttr.get([len(one) for one in row])
         if "dist.layout" in mark and len(names) > len(row):
-            with at(main, f"result {k}"):
-                mark["dist.layout"] = _spread(LayoutAttr(mark["dist.layout"]), [*map(len, row)])
+            layout = LayoutAttr(mark["dist.layout"]).layout
+            if not layout.is_block:
+                fail(
+                    main,
+                    f"result {k} in layout {layout}: where the size of a dim is a sum or a product of sizes known at "
+                    "run time, a result lies in plain blocks, as in [x, _]",
+                )
+            mark["dist.layout"] = _spread(layout, [*map(len, row)])
     set_port_attrs(main, "res_attrs", marks)
     kind = main.attributes["function_type"].value
     main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(kind.inputs, types))
@@ -182,9 +188,8 @@ def _size_mark(dim: Dim) -> dict[str, ir.Attribute]:
     return {LENGTH: ir.StringAttr.get(dim.name), **(least if dim.min != 1 else {})}
 
 
-def _spread(attr: LayoutAttr, counts: Sequence[int]) -> ir.Attribute:
+def _spread(layout: Layout, counts: Sequence[int]) -> ir.Attribute:
     """Return the layout of a result whose dims are each in so many parts: the first part lies as the dim did."""
-    layout = attr.layout
     axes: list[Sequence[str]] = []
     for own, count in zip(layout.block_axes(), counts):
         axes += [own, *[()] * (count - 1)]

@@ -54,7 +54,7 @@ _EXACT: dict[str, Callable[..., int]] = {
 }
 _LOOKED_INTO = (
     *("arith.select", "arith.cmpi", "arith.andi", "arith.ori", "arith.truncf"),
-    "arith.index_cast",
+    *("arith.extf", "arith.index_cast"),
 )
 """Ops with rules that hold for what is no number and no place."""
 _RULED = (*_LOOKED_INTO, "reduce", "product")
@@ -86,6 +86,19 @@ def apply(
     if name == "arith.select" and terms.algebra and set(reads[1].guards) != set(reads[2].guards):
         return guarded(terms, type_, reads)
     return plain(terms, name, detail, type_, reads if kind is None else in_order(reads))
+
+
+def _before_rounding(terms: Terms, type_: str, short: Term) -> Term | None:
+    """Return the number that was rounded, where roundings are left out; None for any other number."""
+    if terms.nodes[short.node].op != "arith.truncf":
+        return None
+    for long in operands_of(terms, "arith.truncf", short):
+        if terms.type_of(long) == type_:
+            terms.rounded = True
+            if terms.rounds is not None:
+                terms.rounds.add((long.node, terms.type_of(short)))
+                return long
+    return None
 
 
 def _may_have_rule(terms: Terms, kind: str | None, reads: Sequence[Term]) -> bool:
@@ -132,6 +145,10 @@ def _special(
         for short in operands_of(terms, "arith.extf", reads[0]):
             if terms.nodes[short.node].type == type_:
                 return short
+    if name == "arith.extf":
+        long = _before_rounding(terms, type_, reads[0])
+        if long is not None:
+            return long
     if name == "arith.index_cast" and type_ == "index" and not reads[0].guards:
         place = as_place(terms, reads[0])
         return None if place is None else terms.iota(place)

@@ -87,6 +87,8 @@ class Terms:
     rules: how scalar ops are applied. Reductions ask them too, though many of these rules are about reductions.
     numbers: the nodes that are known numbers, or places.
     constants: what is made of attributes that are constants.
+    rounds: where it is a set, a number that is rounded to fewer bits and lengthened again is taken as it was, and noted
+    here with the shorter type. rounded: there was one.
     algebra: whether rules of arithmetic make terms equal. Without them a sum or a product is as the program writes it,
     which is enough where both programs write it alike, and takes half the time.
     """
@@ -94,6 +96,8 @@ class Terms:
     most: int
     rules: Rules | None = None
     algebra: bool = True
+    rounds: set[tuple[int, str]] | None = None
+    rounded: bool = False
     nodes: list[Node] = field(default_factory=list)
     sizes: list[tuple[int | None, ...]] = field(default_factory=list)
     places: list[object] = field(default_factory=list)
