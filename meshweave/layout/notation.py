@@ -20,6 +20,10 @@ UNEVEN = ("flat", "nested")
 T = TypeVar("T")
 
 
+_MAX_DIGITS = 18  # an extent fits 64 bits
+_TOO_LARGE = 10**_MAX_DIGITS
+
+
 @dataclass(frozen=True)
 class AxisFactor:
     """Use a mesh or time axis as a factor of a dim.
@@ -37,6 +41,8 @@ class AxisFactor:
             raise LayoutError(f"{self.name!r} is not the name of an axis")
         if self.sub is not None and (self.sub[0] < 1 or self.sub[1] < 2):
             raise LayoutError(f"sub-axis {self.ref}: m is at least 1 and k at least 2")
+        if self.sub is not None and max(self.sub) >= _TOO_LARGE:
+            raise LayoutError(f"sub-axis {self.ref}: m and k have at most {_MAX_DIGITS} digits")
         if self.extents is not None and (not self.extents or min(self.extents) < 0):
             raise LayoutError(
                 f"irregular factor {self}: it lists one extent, at least 0, per coordinate"
@@ -67,6 +73,10 @@ class LocalFactor:
     def __post_init__(self) -> None:
         if self.extent is not None and self.extent < 1:
             raise LayoutError(f"a local factor is at least 1, got {self.extent}")
+        if self.extent is not None and self.extent >= _TOO_LARGE:
+            raise LayoutError(
+                f"a local factor has at most {_MAX_DIGITS} digits, all in a row together, got {self.extent}"
+            )
         if self.window is not None and (self.extent is None or self.window[0] < 0):
             raise LayoutError(f"window {self}: it has a step, at least 0, a first index and a size")
 
@@ -285,7 +295,6 @@ def _print_order(
 
 
 _TOKEN = re.compile(r"\s*(?:([^\W\d]\w*)|(\d+)|(\S))")
-_MAX_DIGITS = 18  # an extent fits 64 bits
 
 
 def parse_pieces(text: str) -> Pieces:

@@ -76,6 +76,11 @@ def test_every_layout_is_read_back(layout):
         ("[x, x:(2)2]", "axis x is used twice"),
         ("[_*_]", "dim 0 has 2 factors _, at most one"),
         ("[0*_]", "a local factor is at least 1, got 0"),
+        (
+            "[99*999999999999999999]",
+            "a local factor has at most 18 digits, .* got 98999999999999999901",
+        ),
+        ("[x:(1)99*x:(99)999999999999999999]", "m and k have at most 18 digits"),
         ("[x:(1)1]", "sub-axis x:.1.1: m is at least 1 and k at least 2"),
         ("[x{3,4}*y]", "must be the only factor of dim 0"),
         ("[_, _] order(1)", r"order\(1\) must name every local factor once: 0.0, 1.0"),
