@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks import loops
 from benchmarks.common import ROOT, jax_peer, jax_training, milliseconds, show, table
 from benchmarks.transformer_text import Size, transformer
 from meshweave.api.program import build
@@ -128,14 +129,14 @@ def checks(options: argparse.Namespace) -> None:
     """Print what the check takes: processor seconds, and what a compile takes longer with it than without."""
     examples = {n: (ROOT / "examples" / n / f"{n}.mlir").read_text() for n in ("block", "gpt2l")}
     small = ",4,64,64,4,128"
-    texts = {
+    texts: dict[str, str | None] = {
         **examples,
         **{f"{n} layers": transformer(replace(DEEP, layers=n)) for n in (12, 48)},
         **{
             f"training, {n} layers": jax_training(f"{n}{small}", options.jax_python)
             for n in (24, 100)
         },
-    }
+    } | loops.texts()
     made = table(
         "the check of the program of one rank",
         *("program", "compile", "check", "of buffers", "both, of the rest"),
@@ -145,10 +146,10 @@ def checks(options: argparse.Namespace) -> None:
     for name, text in texts.items():
         if text is None:
             continue
-        runs = [check_seconds(text) for _ in range(2 if "100" in name else 5)]
+        runs = [check_seconds(text) for _ in range(2 if "100 layers" in name else 5)]
         whole, check, buffers = [min(column) for column in zip(*runs, strict=True)]
         share = f"{100 * (check + buffers) / (whole - check - buffers):.1f} %"
-        checked, plain, ratio = by_turns(text, 3 if "100" in name else 15)
+        checked, plain, ratio = by_turns(text, 3 if "100 layers" in name else 15)
         made.add_row(
             name, *map(milliseconds, (whole, check, buffers)), share,
             *map(milliseconds, (checked, plain)), f"{100 * (ratio - 1):.1f} %",
