@@ -22,6 +22,7 @@ from meshweave.api.weights import save as save
 from meshweave.errors import MeshweaveError as MeshweaveError
 from meshweave.frontends.python import nn as nn
 from meshweave.frontends.python import random as random
+from meshweave.frontends.python import special as special
 from meshweave.frontends.python.control import cond as cond
 from meshweave.frontends.python.control import scan as scan
 from meshweave.frontends.python.control import while_loop as while_loop
@@ -79,6 +80,7 @@ from meshweave.frontends.python.extras.create import vander as vander
 from meshweave.frontends.python.extras.elementwise import allclose as allclose
 from meshweave.frontends.python.extras.elementwise import angle as angle
 from meshweave.frontends.python.extras.elementwise import array_equal as array_equal
+from meshweave.frontends.python.extras.elementwise import bitwise_count as bitwise_count
 from meshweave.frontends.python.extras.elementwise import cbrt as cbrt
 from meshweave.frontends.python.extras.elementwise import deg2rad as deg2rad
 from meshweave.frontends.python.extras.elementwise import divmod as divmod
@@ -86,18 +88,22 @@ from meshweave.frontends.python.extras.elementwise import float_power as float_p
 from meshweave.frontends.python.extras.elementwise import fmax as fmax
 from meshweave.frontends.python.extras.elementwise import fmin as fmin
 from meshweave.frontends.python.extras.elementwise import fmod as fmod
+from meshweave.frontends.python.extras.elementwise import frexp as frexp
+from meshweave.frontends.python.extras.elementwise import gcd as gcd
 from meshweave.frontends.python.extras.elementwise import heaviside as heaviside
 from meshweave.frontends.python.extras.elementwise import isclose as isclose
 from meshweave.frontends.python.extras.elementwise import iscomplex as iscomplex
 from meshweave.frontends.python.extras.elementwise import isneginf as isneginf
 from meshweave.frontends.python.extras.elementwise import isposinf as isposinf
 from meshweave.frontends.python.extras.elementwise import isreal as isreal
+from meshweave.frontends.python.extras.elementwise import lcm as lcm
 from meshweave.frontends.python.extras.elementwise import ldexp as ldexp
 from meshweave.frontends.python.extras.elementwise import logaddexp2 as logaddexp2
 from meshweave.frontends.python.extras.elementwise import modf as modf
 from meshweave.frontends.python.extras.elementwise import nan_to_num as nan_to_num
 from meshweave.frontends.python.extras.elementwise import rad2deg as rad2deg
 from meshweave.frontends.python.extras.elementwise import sinc as sinc
+from meshweave.frontends.python.extras.elementwise import spacing as spacing
 from meshweave.frontends.python.extras.linalg import convolve as convolve
 from meshweave.frontends.python.extras.linalg import correlate as correlate
 from meshweave.frontends.python.extras.linalg import cross as cross
@@ -114,6 +120,7 @@ from meshweave.frontends.python.extras.linalg import polyval as polyval
 from meshweave.frontends.python.extras.linalg import vdot as vdot
 from meshweave.frontends.python.extras.linalg import vecmat as vecmat
 from meshweave.frontends.python.extras.manipulate import append as append
+from meshweave.frontends.python.extras.manipulate import argpartition as argpartition
 from meshweave.frontends.python.extras.manipulate import array_split as array_split
 from meshweave.frontends.python.extras.manipulate import atleast_1d as atleast_1d
 from meshweave.frontends.python.extras.manipulate import atleast_2d as atleast_2d
@@ -129,6 +136,7 @@ from meshweave.frontends.python.extras.manipulate import flipud as flipud
 from meshweave.frontends.python.extras.manipulate import hsplit as hsplit
 from meshweave.frontends.python.extras.manipulate import hstack as hstack
 from meshweave.frontends.python.extras.manipulate import insert as insert
+from meshweave.frontends.python.extras.manipulate import partition as partition
 from meshweave.frontends.python.extras.manipulate import piecewise as piecewise
 from meshweave.frontends.python.extras.manipulate import ravel as ravel
 from meshweave.frontends.python.extras.manipulate import ravel_multi_index as ravel_multi_index

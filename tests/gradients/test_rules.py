@@ -11,7 +11,7 @@ import pytest
 from depth import sampled, some, thinned
 
 import meshweave as mw
-from meshweave.frontends.python import extras, functions, nn, place, random, tape
+from meshweave.frontends.python import extras, functions, nn, place, random, special, tape
 from meshweave.frontends.python.gradients.rules import REFUSED, RULES
 
 jax = pytest.importorskip("jax")
@@ -23,7 +23,7 @@ Case = tuple[Callable[..., Any], Callable[..., Any], tuple[np.ndarray[Any, Any],
 def test_every_primitive_has_a_rule_or_a_reason() -> None:
     modules = [
         importlib.import_module(f"{room.__name__}.{m.name}")
-        for room in (functions, extras, nn, random)
+        for room in (functions, extras, nn, random, special)
         for m in pkgutil.iter_modules(room.__path__)
     ]
     known = {
@@ -277,6 +277,7 @@ MATRICES = {
     "svd wide": both(lambda m, x: tuple(m.linalg.svd(x, full_matrices=False)), WIDE),
     "svdvals": both(lambda m, x: m.linalg.svdvals(x), WIDE),
     "eigh": both(lambda m, x: tuple(m.linalg.eigh(_spd(m, x))), SQUARE),
+    "eigvals": both(lambda m, x: m.abs(m.linalg.eigvals(x)) ** 3, SQUARE),
     "eigvalsh": both(lambda m, x: m.linalg.eigvalsh(_spd(m, x)), SQUARE),
     "inv": both(lambda m, x: m.linalg.inv(x), SQUARE),
     "solve": both(lambda m, x, y: m.linalg.solve(x, y), SQUARE, numbers(8, 2, 3, 2)),
@@ -400,6 +401,46 @@ NETS = {
         (BATCH, BATCH + 1, BATCH * 2),
     ),
 }  # fmt: skip
+
+
+def _special(name: str, x: np.ndarray, *before: Any) -> Case:
+    of = importlib.import_module("jax.scipy.special")
+    return (
+        lambda v: getattr(mw.special, name)(*before, v),
+        lambda v: getattr(of, name)(*before, v),
+        (x,),
+    )
+
+
+UNIT, FAR = np.linspace(0.1, 0.9, 5), np.linspace(-2.3, 3.1, 7)
+SPECIAL = {
+    **{
+        n: _special(n, FAR)
+        for n in ("gammaln", "gamma", "erfc", "ndtr", "log_ndtr", "i0", "i0e", "i1", "i1e")
+    },
+    **{n: _special(n, UNIT) for n in ("digamma", "erfinv", "ndtri", "entr", "logit")},
+    "polygamma": _special("polygamma", UNIT, 2),
+    "zeta": _special("zeta", UNIT + 1, 2.5),
+    "gammainc": _special("gammainc", UNIT, 2.5),
+    "gammaincc": _special("gammaincc", UNIT * 9, 2.5),
+    "xlogy": _special("xlogy", UNIT, 0.5),
+    "betaln": _special("betaln", UNIT, 0.5),
+    "kl_div": _special("kl_div", UNIT, 0.5),
+    "erfcx": (
+        lambda x: mw.special.erfcx(x),
+        lambda x: jax.numpy.exp(x * x) * jax.scipy.special.erfc(x),
+        (UNIT,),
+    ),
+    "erfcinv": (
+        lambda x: mw.special.erfcinv(x),
+        lambda x: jax.scipy.special.erfinv(1 - x),
+        (UNIT,),
+    ),
+}
+
+
+def test_special_functions() -> None:
+    compare(SPECIAL, np.float64, 1e-11)
 
 
 def test_parts_of_networks() -> None:

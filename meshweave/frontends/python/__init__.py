@@ -39,13 +39,13 @@ _NAMES = {
     ),
     "frontends.python.functions.sort": "argsort sort top_k",
     "frontends.python.extras.elementwise": (
-        "allclose angle array_equal cbrt deg2rad divmod float_power fmax fmin fmod heaviside isclose iscomplex "
-        "isneginf isposinf isreal ldexp logaddexp2 modf nan_to_num rad2deg sinc"
+        "allclose angle array_equal bitwise_count cbrt deg2rad divmod float_power fmax fmin fmod frexp gcd heaviside "
+        "isclose iscomplex isneginf isposinf isreal lcm ldexp logaddexp2 modf nan_to_num rad2deg sinc spacing"
     ),
     "frontends.python.extras.manipulate": (
-        "append array_split atleast_1d atleast_2d atleast_3d block choose column_stack delete dsplit dstack fliplr "
-        "flipud hsplit hstack insert piecewise ravel ravel_multi_index resize rollaxis rot90 select split swapaxes "
-        "transpose unravel_index vsplit vstack"
+        "append argpartition array_split atleast_1d atleast_2d atleast_3d block choose column_stack delete dsplit "
+        "dstack fliplr flipud hsplit hstack insert partition piecewise ravel ravel_multi_index resize rollaxis "
+        "rot90 select split swapaxes transpose unravel_index vsplit vstack"
     ),
     "frontends.python.extras.create": (
         "bartlett blackman copy diag diag_indices diagflat fromfunction geomspace hamming hanning identity indices ix_ "
@@ -89,5 +89,6 @@ MODULES = {
     "linalg": "meshweave.frontends.python.functions.linalg",
     "nn": "meshweave.frontends.python.nn",
     "random": "meshweave.frontends.python.random",
+    "special": "meshweave.frontends.python.special",
 }
 """Public names that are modules."""

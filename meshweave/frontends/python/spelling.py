@@ -18,18 +18,19 @@ SYNONYMS = {
     **{name: own for name, own in UFUNCS.items() if name != own},
     "absolute": "abs", "amax": "max", "amin": "min", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin",
     "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "around": "round",
-    "array": "asarray", "bitwise_not": "bitwise_invert", "concatenate": "concat", "conjugate": "conj",
-    "cumprod": "cumulative_prod", "cumsum": "cumulative_sum", "degrees": "rad2deg", "fabs": "abs", "fix": "trunc",
-    "invert": "bitwise_invert", "promote_types": "result_type", "radians": "deg2rad", "rint": "round",
-    "row_stack": "vstack", "trapz": "trapezoid",
+    "array": "asarray", "asanyarray": "asarray", "ascontiguousarray": "asarray", "bitwise_not": "bitwise_invert",
+    "concatenate": "concat", "conjugate": "conj", "cumprod": "cumulative_prod", "cumsum": "cumulative_sum",
+    "degrees": "rad2deg", "fabs": "abs", "fix": "trunc", "invert": "bitwise_invert",
+    "promote_types": "result_type", "radians": "deg2rad", "rint": "round", "row_stack": "vstack",
+    "trapz": "trapezoid",
 }  # fmt: skip
 """NumPy's names -> ours, of functions that do the same."""
 NEAR = {
     "add.reduce": "sum", "multiply.reduce": "prod", "maximum.reduce": "max", "minimum.reduce": "min",
-    "add.accumulate": "cumulative_sum", "argpartition": "argsort", "partition": "sort", "array_equiv": "array_equal",
-    "argwhere": "nonzero", "flatnonzero": "nonzero", "compress": "take", "extract": "where", "fill_diagonal": "where",
-    "apply_along_axis": "vmap", "issubdtype": "isdtype", "sort_complex": "sort", "unique": "unique_values",
-    "vectorize": "vmap",
+    "add.accumulate": "cumulative_sum", "array_equiv": "array_equal", "argwhere": "nonzero",
+    "flatnonzero": "nonzero", "compress": "take", "extract": "where", "fill_diagonal": "where",
+    "apply_along_axis": "vmap", "i0": "special.i0", "roots": "linalg.eigvals", "polyfit": "linalg.lstsq",
+    "issubdtype": "isdtype", "sort_complex": "sort", "unique": "unique_values", "vectorize": "vmap",
 }  # fmt: skip
 """NumPy's names -> ours, of functions that do what is wanted as a rule, or more than that."""
 _MEMBERS = {

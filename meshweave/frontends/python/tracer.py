@@ -133,6 +133,7 @@ class Tracer:
     sum, prod, mean, std, var = map(_method, ("sum", "prod", "mean", "std", "var"))
     min, max, all, any, ptp = map(_method, ("min", "max", "all", "any", "ptp"))
     argmin, argmax, argsort = map(_method, ("argmin", "argmax", "argsort"))
+    argpartition, nonzero = map(_method, ("argpartition", "nonzero"))
     astype, round, clip, conj = map(_method, ("astype", "round", "clip", "conj"))
     take, repeat, squeeze = map(_method, ("take", "repeat", "squeeze"))
     cumsum, cumprod = _method("cumulative_sum"), _method("cumulative_prod")
@@ -140,6 +141,18 @@ class Tracer:
     swapaxes, searchsorted, choose = map(_method, ("swapaxes", "searchsorted", "choose"))
     flatten = ravel = _method("ravel")
     copy, conjugate = _method("copy"), _method("conj")
+
+    def sort(self, axis: int = -1) -> None:
+        """Put the elements along `axis` in order, in place."""
+        self[...] = _function("sort")(self, axis=axis)
+
+    def partition(self, kth: Any, axis: int = -1) -> None:
+        """Put the elements along `axis` in an order in which the kth has its place, in place."""
+        self[...] = _function("partition")(self, kth, axis=axis)
+
+    def fill(self, value: ArrayLike) -> None:
+        """Let all elements be a number, in place."""
+        self[...] = value
 
     def transpose(self, *axes: Any) -> Tracer:
         """Return `mw.transpose` of the value: the order of the dims as one argument or as several, or none."""

@@ -176,6 +176,7 @@ class Operators:
     sum, prod, mean, std, var = map(_function, ("sum", "prod", "mean", "std", "var"))
     min, max, all, any, ptp = map(_function, ("min", "max", "all", "any", "ptp"))
     argmin, argmax, argsort = map(_function, ("argmin", "argmax", "argsort"))
+    argpartition, nonzero = map(_function, ("argpartition", "nonzero"))
     astype, round, clip, conj = map(_function, ("astype", "round", "clip", "conj"))
     take, repeat, squeeze = map(_function, ("take", "repeat", "squeeze"))
     cumsum, cumprod = _function("cumulative_sum"), _function("cumulative_prod")
@@ -240,6 +241,18 @@ class Operators:
         """Return `mw.transpose` of the array: its dims in the order `axes`, one argument or several."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
         return _namespace().transpose(self, tuple(order) if order else None)
+
+    def sort(self, axis: int = -1) -> None:
+        """Put the elements along `axis` in order, in place; `mw.sort` gives another Array."""
+        self[...] = _namespace().sort(self, axis=axis)
+
+    def partition(self, kth: Any, axis: int = -1) -> None:
+        """Put the elements along `axis` in an order in which the kth has its place, in place."""
+        self[...] = _namespace().partition(self, kth, axis=axis)
+
+    def fill(self, value: Any) -> None:
+        """Let all elements be a number, in place."""
+        self[...] = value
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Return `mw.trace` of the array."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from meshweave.frontends.python.dtypes import accumulator, finfo, float64, floating, limits
+from meshweave.frontends.python.control import while_loop
+from meshweave.frontends.python.dtypes import accumulator, finfo, float64, floating, int32, limits
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions import logic
 from meshweave.frontends.python.functions.elementwise import Binary, Unary, alike, named
+from meshweave.frontends.python.functions.manipulate import broadcast_to
 from meshweave.frontends.python.functions.reduce import all as every
-from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor
+from meshweave.frontends.python.functions.reduce import any as some
+from meshweave.frontends.python.tracer import ArrayLike, Tracer, broadcast_shapes, tensor
 
 
 def _unary(name: str, doc: str, of: Callable[[Tracer], Tracer], floats: bool = True) -> Unary:
@@ -103,6 +106,76 @@ logaddexp2 = _binary("logaddexp2", "Compute log2(2**x1 + 2**x2) without intermed
     lambda a, b: e.divide(
         e.logaddexp(e.multiply(a, math.log(2)), e.multiply(b, math.log(2))), math.log(2)
     ))  # fmt: skip
+
+
+def gcd(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
+    """Compute the greatest common divisor of integers, elementwise, by Euclid's rounds until all are done."""
+    a, b = _integers("gcd", x1, x2)
+    shape = broadcast_shapes(a.shape, b.shape)
+
+    def step(state: tuple[Tracer, Tracer]) -> tuple[Tracer, Tracer]:
+        large, small = state
+        none = logic.equal(small, 0)
+        rest = e.remainder(large, e.where(none, 1, small))
+        return e.where(none, large, small), e.where(none, small, rest)
+
+    begin = tuple([broadcast_to(v if v.dtype.kind == "u" else e.abs(v), shape) for v in (a, b)])
+    return while_loop(lambda state: some(logic.not_equal(state[1], 0)), step, begin)[0]
+
+
+def lcm(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
+    """Compute the least common multiple of integers, elementwise; 0 where one is 0."""
+    a, b = _integers("lcm", x1, x2)
+    common = gcd(a, b)
+    a, b = (v if v.dtype.kind == "u" else e.abs(v) for v in (a, b))
+    return e.multiply(e.floor_divide(a, e.where(logic.equal(common, 0), 1, common)), b)
+
+
+def _integers(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tracer, Tracer]:
+    a, b = alike(x1, x2)
+    e.checked(name, [a], "i")
+    return a, b
+
+
+def frexp(x: ArrayLike, /) -> tuple[Tracer, Tracer]:
+    """Split numbers into a part from 1/2 to below 1, with the sign of x, and a power of two, as int32, elementwise."""
+    value = e.astype(tensor(x), floating(tensor(x).dtype))
+    wide = e.abs(e.astype(value, float64))
+    plain = logic.logical_and(logic.isfinite(wide), logic.not_equal(wide, 0))
+    size = e.where(plain, wide, 1.0)
+    tiny = logic.less(size, 2.0**-1000)
+    size = e.where(tiny, e.multiply(size, 2.0**600), size)
+    power = e.astype(e.floor(e.log2(size)), int32)
+    part = ldexp(size, e.negative(power))  # the logarithm may be one off
+    power = e.add(power, e.where(logic.less(part, 1), 0, 1))
+    part = e.where(logic.less(part, 1), part, e.multiply(part, 0.5))
+    low = logic.less(part, 0.5)
+    part, power = (
+        e.where(low, e.multiply(part, 2.0), part),
+        e.where(low, e.subtract(power, 1), power),
+    )
+    power = e.where(tiny, e.subtract(power, 600), power)
+    part = e.astype(e.where(plain, part, wide), value.dtype)
+    return e.copysign(part, value), e.astype(e.where(plain, power, 0), int32)
+
+
+def bitwise_count(x: ArrayLike, /) -> Tracer:
+    """Count the bits that are 1 in integers, of negative ones in their magnitude, elementwise, as uint8."""
+    value = tensor(x)
+    e.checked("bitwise_count", [value], "i")
+    value = value if value.dtype.kind == "u" else e.abs(value)
+    found = e.multiply(e.astype(value, "uint8"), 0)
+    for bit in range(value.dtype.bits):
+        one = logic.bitwise_and(logic.bitwise_right_shift(value, bit), 1)
+        found = e.add(found, e.astype(one, "uint8"))
+    return found
+
+
+def spacing(x: ArrayLike, /) -> Tracer:
+    """Compute the step from x to the next number away from 0, with the sign of x, elementwise."""
+    value = e.astype(tensor(x), floating(tensor(x).dtype))
+    following = logic.nextafter(value, e.where(logic.less(value, 0), -math.inf, math.inf))
+    return e.subtract(following, value)
 
 
 def float_power(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:

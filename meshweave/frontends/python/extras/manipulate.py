@@ -26,6 +26,7 @@ from meshweave.frontends.python.functions.manipulate import (
     sizes_of,
     tile,
 )
+from meshweave.frontends.python.functions.sort import argsort, sort
 from meshweave.frontends.python.tracer import ArrayLike, Nested, Shape, Tracer, tensor
 
 
@@ -195,6 +196,28 @@ def rot90(x: ArrayLike, /, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Tracer
     if turns == 1:
         return swapaxes(flip(value, axis=second), first, second)
     return flip(swapaxes(value, first, second), axis=second)
+
+
+def partition(x: ArrayLike, kth: int | Sequence[int], /, axis: int | None = -1) -> Tracer:
+    """Put elements along `axis` (None: all) so that the kth has its place in order: here all of them have."""
+    value = _along("partition", x, kth, axis)
+    return sort(value, axis=-1 if axis is None else axis)
+
+
+def argpartition(x: ArrayLike, kth: int | Sequence[int], /, axis: int | None = -1) -> Tracer:
+    """Return the indices that `partition` takes elements from, as int64."""
+    value = _along("argpartition", x, kth, axis)
+    return argsort(value, axis=-1 if axis is None else axis)
+
+
+def _along(name: str, x: ArrayLike, kth: int | Sequence[int], axis: int | None) -> Tracer:
+    """Return x, flat where no axis is named, whose size there has the places `kth`."""
+    value = ravel(x) if axis is None else tensor(x)
+    size = value.shape[axis_of(name, -1 if axis is None else axis, value.ndim)]
+    for number in [kth] if isinstance(kth, int) else kth:
+        if not -size <= number < size:
+            fail(f"{name}: kth={number} of {size} elements, a place among them is right")
+    return value
 
 
 def append(x: ArrayLike, values: ArrayLike, /, axis: int | None = None) -> Tracer:

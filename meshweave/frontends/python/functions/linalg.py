@@ -41,6 +41,7 @@ from meshweave.frontends.python.functions.manipulate import (
 from meshweave.frontends.python.functions.reduce import max as most
 from meshweave.frontends.python.functions.reduce import min as least
 from meshweave.frontends.python.functions.reduce import sum as total
+from meshweave.frontends.python.functions.systems import lstsq, multi_dot, tensorinv, tensorsolve
 from meshweave.frontends.python.tape import primitive
 from meshweave.frontends.python.tracer import (
     ArrayLike,
@@ -54,9 +55,10 @@ from meshweave.frontends.python.tracer import (
 )
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "matmul", "matrix_norm",
-    "matrix_power", "matrix_rank", "matrix_transpose", "norm", "outer", "pinv", "qr", "slogdet", "solve", "svd",
-    "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+    "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq",
+    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer",
+    "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace",
+    "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -373,6 +375,17 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "
     sums = total(e.abs(value), axis=along, keepdims=True)
     found = (most if ord > 0 else least)(sums, axis=across, keepdims=True)
     return found if keepdims else found[..., 0, 0]
+
+
+def cond(x: ArrayLike, /, p: float | str | None = None) -> Tracer:
+    """Compute the condition of matrices: the norm times that of the inverse. p: as `ord` of `matrix_norm`, None: 2."""
+    if p in (None, 2, -2):
+        _, values, _ = svd(x, full_matrices=False)
+        ends = values[..., 0], values[..., -1]
+        return ends[0] / ends[1] if p != -2 else ends[1] / ends[0]
+    value = _matrices("cond", x)
+    value = e.astype(value, floating(value.dtype))
+    return matrix_norm(value, ord=p or 2) * matrix_norm(inv(value), ord=p or 2)
 
 
 def _matrices(name: str, x: ArrayLike) -> Tracer:

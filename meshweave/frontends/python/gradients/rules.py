@@ -8,9 +8,10 @@ from meshweave.frontends.python.gradients.elementwise import ELEMENTWISE
 from meshweave.frontends.python.gradients.matrices import MATRICES
 from meshweave.frontends.python.gradients.moves import MOVES
 from meshweave.frontends.python.gradients.products import PRODUCTS
+from meshweave.frontends.python.gradients.special import SPECIAL
 from meshweave.frontends.python.gradients.windows import WINDOWS
 
-RULES: dict[str, Any] = {**ELEMENTWISE, **MOVES, **PRODUCTS, **MATRICES, **WINDOWS}
+RULES: dict[str, Any] = {**ELEMENTWISE, **MOVES, **PRODUCTS, **MATRICES, **WINDOWS, **SPECIAL}
 """Primitive -> for each argument what makes its cotangent, None for one that has none.
 
 It takes the cotangent of the result, the result, and the arguments; of several results lists.

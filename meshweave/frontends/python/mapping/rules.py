@@ -219,10 +219,19 @@ _ELEMENTWISE = (
     "nextafter", "not_equal", "part", "pow", "relu", "remainder", "round", "rsqrt", "sigmoid", "sign", "signbit",
     "sin", "sinh", "sqrt", "subtract", "tan", "tanh", "trunc", "where",
 )  # fmt: skip
+_SPECIAL = (
+    "digamma", "erfc", "erfcinv", "erfcx", "erfinv", "gamma", "gammainc", "gammaincc", "gammaln", "i0", "i0e", "i1",
+    "i1e", "log_ndtr", "ndtr", "ndtri", "zeta",
+)  # fmt: skip
 RULES: dict[str, Rule] = {
-    **dict.fromkeys((*_ELEMENTWISE, "erf_inv", "scaled"), _aligned),
+    "polygamma": lambda level, call, n, x: call(n, x.whole),
+    **dict.fromkeys((*_ELEMENTWISE, *_SPECIAL, "erf_inv", "scaled"), _aligned),
     **dict.fromkeys(
-        ("cholesky", "det", "diagonal", "eigh", "eigvalsh", "inv", "qr", "slogdet", "svd", "svdvals"), _direct
+        (
+            *("cholesky", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "qr"),
+            *("slogdet", "svd", "svdvals"),
+        ),
+        _direct,
     ),
     "triangle": lambda level, call, name, x, k, predicate: call(name, x.whole, k, predicate),
     "add_along": _add_along, "add_rows": _add_rows, "convolved": _convolved, "folded": _images, "padded": _padded,
