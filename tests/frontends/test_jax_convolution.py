@@ -153,6 +153,21 @@ def test_a_window_may_be_turned_round() -> None:
     np.testing.assert_allclose(np.asarray(got), wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_convolved_is_made_in_the_windows_that_are_read() -> None:
+    """A product with a constant runs there, and is not moved to the windows of another reader."""
+    jnp = jax.numpy
+    window = jnp.full((2, 1, 2, 1), 0.3, np.float32)
+    weights = np.cos(np.arange(10, dtype=np.float32)).reshape(1, 2, 5, 1)
+
+    def f(x: Any) -> Any:
+        image = (x[0] * x[1]).reshape(1, 1, -1, 1)
+        return jnp.sum(lax.conv_general_dilated(image, window, (1, 1), "SAME") * weights)
+
+    x = values((2, 5))
+    slope = mw.jax.jit(jax.grad(f), mesh="y=2", in_shardings=("[_, y]",))
+    np.testing.assert_allclose(np.asarray(slope(x)), jax.grad(f)(x), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("image, window, dtype", [((0, 5, 5, 2), (3, 3, 2, 4), np.float32),
                                                   ((2, 5, 5, 0), (3, 3, 0, 4), np.float32),
                                                   ((2, 5, 5, 2), (3, 3, 2, 4), np.uint8)])  # fmt: skip

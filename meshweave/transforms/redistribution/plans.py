@@ -48,7 +48,9 @@ class Plans:
         return plan_redistribute(source, target, self.mesh, shape, nbytes, ops=self.ops)
 
     def seconds(self, type_: ir.Type, source: ir.Attribute, target: ir.Attribute) -> float:
-        """Estimate the seconds that the plan takes; infinite where there is none."""
+        """Estimate the seconds that the plan takes; infinite where there is none, as from windows, and 0 to stay."""
+        if source == target:
+            return 0.0
         plan = self.plan(type_, source, target)
         return inf if plan is None else plan.seconds
 
