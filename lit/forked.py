@@ -1,9 +1,10 @@
 """Run the commands of the tests in forks of one process, which has loaded them: Python and MLIR take a second to start.
 
-forked.py FD                      serve: FD is a socket that listens; until standard input ends
+forked.py FD [MODULE]             serve: FD is a socket that listens; until standard input ends
 forked.py SOCKET COMMAND ARG..    run the command with this process's files, folder and environment
 
-What runs tests calls `start` once and `write_commands` for its folder of commands.
+What runs tests calls `start` once and `write_commands` for its folder of commands, or `Call` for a single one. MODULE
+is imported first, and its `begin` called in each fork.
 """
 
 import json
@@ -21,8 +22,11 @@ SOCKET = "MESHWEAVE_FORKS"  # the variable that says where the commands find the
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 
-def start() -> str:
-    """Start the process that forks, on this very tree; return the socket where it listens until this process ends."""
+def start(module: str = "", path: str = ROOT) -> str:
+    """Start the process that forks, on this very tree; return the socket where it listens until this process ends.
+
+    path: where it finds modules.
+    """
     import atexit
     import shutil
     import subprocess
@@ -35,10 +39,10 @@ def start() -> str:
     listening.bind(address)
     listening.listen(64)
     server = subprocess.Popen(
-        [sys.executable, __file__, str(listening.fileno())],
+        [sys.executable, __file__, str(listening.fileno()), *([module] if module else [])],
         stdin=subprocess.PIPE,  # which ends when this process does
         pass_fds=[listening.fileno()],
-        env={**os.environ, "PYTHONPATH": ROOT},
+        env={**os.environ, "PYTHONPATH": path},
     )
     atexit.register(server.terminate)
     listening.close()  # the server alone answers: a call of one that has died fails
@@ -55,15 +59,16 @@ def write_commands(folder: str) -> None:
         os.chmod(path, 0o755)
 
 
-def serve(listening: socket.socket) -> None:
+def serve(listening: socket.socket, module: str = "") -> None:
     """Answer each caller in a fork; return once standard input has ended: lit has gone."""
     import selectors
     import signal
     from importlib import import_module
 
+    begin = import_module(module).begin if module else lambda: None
     mains = {name: import_module(module).main for name, module in COMMANDS.items()}
-    for module in ("frontends.entry", "lowering", "pipeline", "tools.run", "tools.verify"):
-        import_module(f"meshweave.{module}")
+    for name in ("frontends.entry", "lowering", "pipeline", "tools.run", "tools.verify"):
+        import_module(f"meshweave.{name}")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     events = selectors.DefaultSelector()
     events.register(listening, selectors.EVENT_READ)
@@ -73,6 +78,7 @@ def serve(listening: socket.socket) -> None:
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             listening.close()
+            begin()
             status = _answered(caller, mains)
             caller.sendall(bytes([status]))
             os._exit(0)
@@ -107,25 +113,38 @@ def _answered(caller: socket.socket, mains: dict) -> int:
     return int(status or 0)
 
 
+class Call:
+    """Have `command` run by the process behind the socket at `path`. files: its standard input, output and error."""
+
+    def __init__(self, path: str, command: list[str], files: tuple[int, int, int]) -> None:
+        """Start it. `runs` is the process that runs it."""
+        asked = {"command": command, "folder": os.getcwd(), "environment": dict(os.environ)}
+        self.server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.server.connect(path)
+        socket.send_fds(self.server, [json.dumps(asked).encode()], list(files))
+        self.runs = int.from_bytes(self.server.recv(8), "little")
+
+    def status(self) -> int:
+        """Wait until it has ended; return its exit status."""
+        with self.server:
+            return (self.server.recv(1) or bytes([NO_ANSWER]))[0]
+
+
 def call(path: str, command: list[str]) -> int:
-    """Have `command` run by the process behind the socket at `path`; return the exit status.
+    """Have `command` run with this process's files; return the exit status.
 
     A signal that ends this process goes to the one that runs the command.
     """
     import signal
 
-    asked = {"command": command, "folder": os.getcwd(), "environment": dict(os.environ)}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.connect(path)
-        socket.send_fds(server, [json.dumps(asked).encode()], [0, 1, 2])
-        runs = int.from_bytes(server.recv(8), "little")
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if runs else ():
-            signal.signal(number, lambda given, _: os.kill(runs, given))
-        return (server.recv(1) or bytes([NO_ANSWER]))[0]
+    made = Call(path, command, (0, 1, 2))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if made.runs else ():
+        signal.signal(number, lambda given, _: os.kill(made.runs, given))
+    return made.status()
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        serve(socket.socket(fileno=int(sys.argv[1])))
+    if sys.argv[1].isdecimal():
+        serve(socket.socket(fileno=int(sys.argv[1])), *sys.argv[2:])
     else:
         sys.exit(call(sys.argv[1], sys.argv[2:]))

@@ -1,30 +1,28 @@
-"""The commands, run in a fork of this process: as fast as a call, and no crash or hang of theirs is ours.
+"""The commands, run in forks of a process that has loaded them: no crash or hang of theirs is ours.
 
-MLIR is loaded once, here; the child has the guard and the signals of the real command.
+That process is small: two forks of one that has run many tests take 80 ms. They have the guard and the signals of the
+real command.
 """
 
 import os
-import resource
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from patience import wait_for
+from patience import ends_within
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {"meshweave": "meshweave.tools.cli", "meshweave-opt": "meshweave.tools.opt"}
 
 SECONDS = 20
 """Of an idle machine, after which a command is taken to hang: its status is then 128 + SIGALRM."""
-
-MEMORY = 8 << 30
-"""Bytes of address space that a command gets beside what it finds: one that takes all memory must not take the
-machine's. A process of many tests has the stacks of many idle ranks."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +36,12 @@ class Outcome:
 
 def meshweave(*arguments: Any, stdin: bytes = b"") -> Outcome:
     """`meshweave ARGUMENTS`."""
-    from meshweave.tools import cli
-
-    return _forked(cli.command, "meshweave", arguments, stdin)
+    return _called("meshweave", arguments, stdin)
 
 
 def meshweave_opt(*arguments: Any, stdin: bytes = b"") -> Outcome:
     """`meshweave-opt ARGUMENTS`."""
-    from meshweave.tools import opt
-
-    return _forked(opt.run, "meshweave-opt", arguments, stdin)
+    return _called("meshweave-opt", arguments, stdin)
 
 
 def start(tool: str, *arguments: Any, **options: Any) -> "subprocess.Popen[str]":
@@ -71,47 +65,39 @@ def real(tool: str, *arguments: Any, stdin: str = "") -> Outcome:
     return Outcome(process.returncode, out, err)
 
 
-def _forked(
-    command: Callable[..., int], name: str, arguments: tuple[Any, ...], stdin: bytes
-) -> Outcome:
-    load()
-    from meshweave.tools.guard import guarded
+@cache
+def forked() -> SimpleNamespace:
+    """Return what lit's commands are run by: a fork each, of one process that has loaded them."""
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "lit" / "forked.py"), run_name="forked"))
 
-    texts = [str(a) for a in arguments]
+
+@cache
+def forks() -> str:
+    """Start that process, once; return where it listens."""
+    return str(forked().start("shared", f"{ROOT}:{ROOT / 'tests'}"))
+
+
+def _called(name: str, arguments: tuple[Any, ...], stdin: bytes) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, stream) for stream in ("in", "out", "err")]
         files[0].write_bytes(stdin)
-        child = os.fork()
-        if child == 0:
-            try:
-                _take(files)
-                most = _address_space() + MEMORY
-                resource.setrlimit(resource.RLIMIT_AS, (most, most))
-                os._exit(guarded(lambda stage: command(texts, stage), name))
-            finally:
-                os._exit(70)
-        code, is_late = wait_for(child, SECONDS, signal.SIGALRM)
-        status = 128 + signal.SIGALRM if is_late else code if code >= 0 else 128 - code
-        return Outcome(status, files[1].read_text(), files[2].read_text(errors="replace"))
-
-
-def _address_space() -> int:
-    """Bytes of address space of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        with files[0].open("rb") as given, files[1].open("wb") as out, files[2].open("wb") as err:
+            streams = (given.fileno(), out.fileno(), err.fileno())
+            call = forked().Call(forks(), [name, *map(str, arguments)], streams)
+        is_late = not ends_within(call.server, SECONDS)
+        if is_late:
+            os.kill(call.runs, signal.SIGALRM)
+        status = call.status()
+        return Outcome(
+            128 + signal.SIGALRM if is_late else status,
+            files[1].read_text(),
+            files[2].read_text(errors="replace"),
+        )
 
 
 def load() -> None:
-    """Everything heavy, once for all children."""
+    """Load what is heavy, once for all forks of this process."""
     import meshweave.frontends.entry
     import meshweave.lowering
     import meshweave.pipeline
     import meshweave.tools.run  # noqa: F401
-
-
-def _take(files: list[Path]) -> None:
-    """Standard input, output and error of this process become these files (pytest's stand there)."""
-    for number, file in enumerate(files):
-        os.dup2(os.open(file, os.O_RDWR | os.O_CREAT), number)
-    sys.stdin = os.fdopen(0, "r")
-    sys.stdout = os.fdopen(1, "w")
-    sys.stderr = os.fdopen(2, "w", buffering=1)

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shared
 from commands import Outcome
-from depth import deep, examples
+from depth import DEEP, deep, examples
 from hypothesis import HealthCheck, settings
-
-from meshweave import cache
 
 settings.register_profile(
     "meshweave",
@@ -29,19 +28,20 @@ settings.register_profile(
 settings.load_profile("meshweave")
 
 
-OBJECTS = "MESHWEAVE_TEST_OBJECTS"  # the folder that all workers of a run share
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Every test compiles anew, and leaves the user's cache of compiled programs alone. Ctrl-C means what it means to
     Python, also where a shell runs the tests in its background.
     """
     os.environ["MESHWEAVE_CACHE"] = "off"
+    if not DEEP:  # JAX is what results are compared with: here its compiler takes an eighth of the time of such tests
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if OBJECTS not in os.environ:
-        os.environ[OBJECTS] = tempfile.mkdtemp(prefix="meshweave-objects-")
-        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(OBJECTS), ignore_errors=True))
-    _share_objects(Path(os.environ[OBJECTS]))
+    if shared.OBJECTS not in os.environ:
+        os.environ[shared.OBJECTS] = tempfile.mkdtemp(prefix="meshweave-objects-")
+        config.add_cleanup(
+            lambda: shutil.rmtree(os.environ.pop(shared.OBJECTS), ignore_errors=True)
+        )
+        shared.share_objects(Path(os.environ[shared.OBJECTS]))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -52,35 +52,26 @@ def pytest_collection() -> Generator[None, Any, Any]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(
+            20_000, 30, 30
+        )  # compiling leaves little garbage, and looking for it took a twentieth
         gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as deep what a test that is sampled leaves out."""
+    """Mark as deep what a test that is sampled leaves out: of each `every` cases another one, so that none of several
+    parameters always has one value.
+    """
     seen = Counter[str]()
     for item in items:
         sampled = item.get_closest_marker("sampled")
         if sampled is not None and item.get_closest_marker("deep") is None:
             name = item.nodeid.partition("[")[0]
-            if seen[name] % sampled.args[0]:
+            row, place = divmod(seen[name], sampled.args[0])
+            if place != row % sampled.args[0]:
                 item.add_marker(deep)
             seen[name] += 1
-
-
-def _share_objects(shared: Path) -> None:
-    """Keep the objects of collectives and the kernels of gpus for the whole run: they depend on their text alone, and
-    take LLVM and ptxas most time.
-    """
-    of_user = cache.folder
-    kept = {within: shared / within for within in (cache.OBJECTS, cache.KERNELS)}
-    for place in kept.values():
-        place.mkdir(exist_ok=True)
-
-    def folder(within: str = "") -> "Path | None":
-        return of_user(within) or kept.get(within)
-
-    cache.folder = folder
 
 
 @pytest.fixture

@@ -20,18 +20,16 @@ import importlib.util
 import io
 import os
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
+from commands import forked, forks
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("python", "console", "mlir", "text", "diff", "pycon", "")
@@ -135,18 +133,6 @@ def not_in(shown: str, printed: str) -> str | None:
     return None
 
 
-@cache
-def _forked() -> SimpleNamespace:
-    """Return what lit's commands are run by: a fork each, of one process that has loaded them."""
-    return SimpleNamespace(**runpy.run_path(str(ROOT / "lit" / "forked.py"), run_name="forked"))
-
-
-@cache
-def _forks() -> str:
-    """Start that process, once; return where it listens."""
-    return str(_forked().start())
-
-
 class Reader:
     """Does what a page says, in a folder, as a reader would who copies snippet after snippet."""
 
@@ -161,8 +147,8 @@ class Reader:
 
     def write_commands(self, folder: Path) -> dict[str, str]:
         """Write the commands of this tree into a folder; return what they need in their environment."""
-        _forked().write_commands(str(folder))
-        return {_forked().SOCKET: _forks()}
+        forked().write_commands(str(folder))
+        return {forked().SOCKET: forks()}
 
     def read(self) -> None:
         """Run all snippets in order, in a terminal of COLUMNS; AssertionError names the line of one that does not do

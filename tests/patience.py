@@ -1,7 +1,9 @@
 """Tell what hangs from what only gets little of a busy machine."""
 
 import os
+import select
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -23,6 +25,15 @@ class IdleClock:
         self.seconds += (now - self._before) * min(1.0, cores / max(1, ready))
         self._before = now
         return self.seconds
+
+
+def ends_within(answers: socket.socket, seconds: float) -> bool:
+    """Wait until a socket can be read; tell whether that took no more seconds of an idle machine."""
+    clock = IdleClock()
+    while not select.select([answers], [], [], 0.1)[0]:
+        if clock.read() > seconds:
+            return False
+    return True
 
 
 def wait_for(child: int, seconds: float, ends: signal.Signals) -> tuple[int, bool]:

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import MEMORY, meshweave
+from commands import meshweave
+from shared import MEMORY
 
 from meshweave.tools.guard import GRACE
 
