@@ -154,7 +154,12 @@ def test_a_rank_that_is_killed_leaves_a_dump(ranks: Engine, folder: Path) -> Non
 def test_ctrl_c_leaves_a_dump(either: Engine, folder: Path) -> None:
     executable = either.load(failing(either.name, on_rank(0, sleeps(2), "s")))
     board = board_of(executable)
-    when(lambda: board.record(1).op == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    def waits() -> bool:
+        first = board.record(0)
+        return board.record(1).op == 3 and first.op == 1 and not first.in_collective
+
+    when(waits, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         executable.run(inputs())
     fault = told(folder)
