@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import deep
 
 import meshweave as mw
 from meshweave.lowering import budget
@@ -40,6 +41,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@deep
 def test_regions_that_are_alike_are_measured_once(measured: list[int]) -> None:
     counts = []
     for count in (2, 4):

@@ -61,6 +61,7 @@ def same_where_valid(got, want, dim):
     np.testing.assert_array_equal(np.take(got, range(want.shape[dim]), dim), want)
 
 
+@sampled(1)
 @pytest.mark.parametrize("axes", SIZES)
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("cut", [0, 1])
@@ -74,6 +75,7 @@ def test_all_gather_concatenates_in_member_order(axes, dim, cut):
         np.testing.assert_array_equal(got[rank], np.take(whole, range(result[dim]), dim))
 
 
+@sampled(1)
 @pytest.mark.parametrize("axes", SIZES)
 @pytest.mark.parametrize("shape", [(6, 12), (5, 7), (1, 8)])
 @pytest.mark.parametrize("dim", [0, 1])
@@ -89,6 +91,7 @@ def test_all_slice_keeps_its_piece(axes, shape, dim):
 REDUCE = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod, "avg": np.mean}
 
 
+@sampled(1)
 @pytest.mark.parametrize("kind", REDUCE)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32"])
 def test_all_reduce_gives_every_member_the_reduction(kind, dtype):
@@ -250,6 +253,7 @@ DIRECT = [
 ]  # fmt: skip
 
 
+@sampled(1)
 @pytest.mark.parametrize("op, attributes, given, result, symbol", DIRECT)
 def test_ranks_that_are_threads_pack_nothing_but_short_runs(op, attributes, given, result, symbol):
     text = program(op, f"{axes_text(('y',))}, {attributes}", given, result)
@@ -264,6 +268,7 @@ def test_a_direct_move_needs_no_memory_of_its_own():
     assert compile_text(text).manifest.arena_bytes == 0
 
 
+@sampled(1)
 @pytest.mark.parametrize("cut", [0, 1, 5, 12, 13])
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_all_gather_cuts_whole_members_off(dim, cut):
@@ -296,6 +301,7 @@ def test_all_to_all_with_padding_and_members_cut_off(split, concat, shape, cut, 
         same_where_valid(got[rank], want, split)
 
 
+@sampled(1)
 @pytest.mark.parametrize("shape", [(5, 3000), (3, 7, 200), (40, 9, 64)])
 @pytest.mark.parametrize("kind", ["sum", "min", "avg"])
 def test_reduce_scatter_of_long_rows_with_padding(shape, kind):

@@ -113,7 +113,7 @@ def test_nothing_to_add(depth, columns):
     np.testing.assert_array_equal(got, x @ a + 1)
 
 
-@sampled(7)
+@sampled(12)
 @pytest.mark.parametrize("dtype", list(FLOATS))
 @pytest.mark.parametrize(
     "rows, depth, columns", [(1, 9001, 65), (2, 300, 517), (9, 517, 300), (16, 1101, 300)]
@@ -226,6 +226,7 @@ def test_uneven_shards_and_slices(ranks, dtype):
             np.testing.assert_allclose(np.asarray(got).astype("f8"), right, rtol=0, atol=atol)
 
 
+@sampled(1)
 @pytest.mark.parametrize("rows", [2, 5, 16, 17])
 @pytest.mark.parametrize("turned", [False, True])
 def test_weights_that_are_made_longer_first(rows, turned):
@@ -259,6 +260,7 @@ def test_results_of_few_columns(rows, depth, columns, dtype, monkeypatch):
     assert laid or rows < 64 or columns > 7 or dtype == "bf16"
 
 
+@sampled(1)
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("rows", [1, 3, 5])
 @pytest.mark.parametrize("dtype", ["f4", "bf16", "i1"])

@@ -196,6 +196,7 @@ def test_no_rank_needs_more_memory_for_messages_than_it_is_given(mesh, data, ndi
     assert max(received) == made.received
 
 
+@sampled(1)
 @pytest.mark.parametrize("engine", ["local", "mpi"])
 @pytest.mark.parametrize("source, target", [("[_*x, _]", "[x, _]"), ("[x*y, _]", "[y*x, _]")])
 def test_thousands_of_ranks_make_no_more_code_than_two(source, target, engine):
@@ -207,6 +208,7 @@ def test_thousands_of_ranks_make_no_more_code_than_two(source, target, engine):
     assert sizes[4096] < sizes[4] + 1024 < 32 << 10
 
 
+@sampled(1)
 @pytest.mark.parametrize("engine", ["local", "mpi"])
 @pytest.mark.parametrize(
     "source, target",

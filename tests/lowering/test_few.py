@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.lowering.cpu import target
@@ -47,6 +48,7 @@ def test_groups_are_those_of_a_program_for_the_size() -> None:
             assert size in (rows, bound) or (size % group == 0 and filled <= size <= bound)
 
 
+@sampled(1)
 @pytest.mark.parametrize("dtype", [np.float32, BF16])
 @pytest.mark.parametrize("function", [plain, transposed])
 def test_a_call_takes_the_kernel_for_its_rows(
@@ -74,6 +76,7 @@ def test_a_call_takes_the_kernel_for_its_rows(
     assert f.cache_info().misses == before
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("bound", "mesh", "layouts", "dtype"),
     [
@@ -118,6 +121,7 @@ def test_products_of_bf16_end_where_a_call_does() -> None:
     np.testing.assert_allclose(np.asarray(f(few_rows, w)), wanted.sum(0), rtol=3e-2, atol=0.6)
 
 
+@sampled(1)
 @pytest.mark.parametrize("kernels", ["-gemm_bf16", "-gemm_bf16 -panels", "-blas"])
 def test_other_kernels_of_bf16_end_too(kernels: str) -> None:
     n, w = mw.Dim("n", max=150), weights(plain, BF16)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 from lowering.harness import run_text
 
 from meshweave.dialects import context
@@ -101,6 +102,7 @@ def test_what_neighbours_would_repeat_is_stored(levels: int) -> None:
     assert fused(text)[1] <= 400 * levels
 
 
+@sampled(1)
 @pytest.mark.parametrize("count, launches", [(4, 1), (5, 1), (6, 2), (20, 4)])
 def test_a_kernel_computes_few_functions(count: int, launches: int) -> None:
     text = chain(["%{m} = math.sin %{k} : {t}"] * count, 9)

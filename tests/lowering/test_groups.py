@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -49,6 +50,7 @@ INSIDE = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("inside", INSIDE.values(), ids=INSIDE)
 def test_rows_meet_their_own_matrices(inside: Array, dtype: type) -> None:
@@ -76,6 +78,7 @@ def test_matrices_without_rows_are_not_read() -> None:
     )
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("mesh", "layouts"),
     [

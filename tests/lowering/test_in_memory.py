@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.dialects import context
@@ -73,6 +74,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 }  # fmt: skip
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_placement_counts_the_tensors_that_kernels_make(name: str) -> None:
     f, shapes = PROGRAMS[name]

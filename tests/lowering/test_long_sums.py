@@ -30,6 +30,7 @@ def test_equal_addends_whose_roundings_do_not_cancel(dtype, count):
     close(run(lambda x: mw.vecdot(x, x), x), (x.astype("longdouble") ** 2).sum(), (x * x).sum())
 
 
+@sampled(1)
 @pytest.mark.parametrize("axes", [(0, 1, 2), (1, 2), (2,), (0, 2)])
 @pytest.mark.parametrize("shape", [(3, 5000, 41), (700, 3, 2500), (2, 3, 100_003)])
 def test_runs_of_several_loops(shape, axes):

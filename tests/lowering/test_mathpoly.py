@@ -179,6 +179,7 @@ def test_remainders_are_exact(dtype):
     assert np.array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
 
 
+@sampled(1)
 @pytest.mark.parametrize("width", [8, 16, 32, 64])
 @pytest.mark.parametrize("name", ["divsi", "divui", "remsi", "remui"])
 def test_quotients_of_integers(name, width):

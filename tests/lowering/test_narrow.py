@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import sampled
 from executed import run as run_text
 from executed import whole
 
@@ -65,6 +66,7 @@ func.func @main(%a: tensor<{0}x{1}>) -> tensor<{0}x{2}> {{
 """
 
 
+@sampled(1)
 @ENGINES
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("element, mantissa", [("f16", 11), ("bf16", 8)])
@@ -105,6 +107,7 @@ func.func @main(%x: tensor<6xCOLUMNSxbf16> {[x, _]}) -> tensor<COLUMNSxbf16> {
 """
 
 
+@sampled(1)
 @pytest.mark.parametrize("start", ["0xFF80", "-2.5", "1.0"])
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 8, 17])
 def test_bf16_that_padding_replaces(columns: int, start: str) -> None:
@@ -135,6 +138,7 @@ def bits_of(result: np.ndarray) -> np.ndarray:
     return result.view(np.uint16)
 
 
+@sampled(1)
 @pytest.mark.parametrize("count", [1, 2, 17, 1 << 16])
 @pytest.mark.parametrize("element", ["f16", "bf16"])
 def test_signs_are_bits(element: str, count: int) -> None:
@@ -164,6 +168,7 @@ EDGES = [np.nan, np.inf, -np.inf, -0.0, -0.5, 1e30, -1e30] + [
 ]
 
 
+@sampled(1)
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("bits, signed", [(b, s) for b in (8, 16, 32) for s in (True, False)])
 @pytest.mark.parametrize("element", ["f16", "bf16", "f32", "f64"])

@@ -243,6 +243,7 @@ CONVOLUTION = """func.func @main(%x: tensor<{0}xbf16>, %w: tensor<{1}xbf16>) -> 
 }}"""
 
 
+@sampled(1)
 @here
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize(

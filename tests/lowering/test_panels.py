@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -303,6 +303,7 @@ STRIDED = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", STRIDED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("allowed", [True, False])

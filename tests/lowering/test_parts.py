@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from depth import sampled
 from lowering.harness import compile_text, run_ranks
 
 from meshweave.lowering.cpu import codegen, parts
@@ -27,6 +28,7 @@ func.func @main(%a: !rows, %b: !columns) -> (!square, !rows, !pair) {
 """
 
 
+@sampled(1)
 @pytest.mark.parametrize("ops", [1, 100])
 def test_a_program_in_parts_computes_the_same(ops: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = compile_text(TEXT)

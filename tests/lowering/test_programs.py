@@ -71,6 +71,7 @@ def reduction(dtype, shape, dims, op, start):
       return %0 : {r} }}"""
 
 
+@sampled(1)
 @pytest.mark.parametrize("dims", [[0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]])
 @pytest.mark.parametrize("shape", [(4, 5, 33), (1, 5, 1), (3, 1, 64)])
 def test_sums_over_any_dims(dims, shape):
@@ -79,6 +80,7 @@ def test_sums_over_any_dims(dims, shape):
     np.testing.assert_allclose(got, a.sum(axis=tuple(dims)), rtol=1e-5, atol=1e-4)
 
 
+@sampled(1)
 @pytest.mark.parametrize("dtype, op, start, numpy", [
     ("f64", "arith.addf", "0.0", np.sum), ("f32", "arith.maximumf", "0xFF800000", np.max),
     ("f16", "arith.maximumf", "0xFC00", np.max), ("i32", "arith.addi", "0", np.sum),

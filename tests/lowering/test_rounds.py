@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import deep, thinned
+from depth import DEEP, deep, thinned
 
 import meshweave as mw
 from meshweave.dialects import context
@@ -64,6 +64,8 @@ def test_a_scan_over_layers_keeps_a_budget(mesh: str | None, layouts: Any) -> No
         np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
         for name in "ab":
             np.testing.assert_allclose(found[1][name], wanted[1][name], rtol=1e-5, atol=1e-8)
+    if not DEEP:
+        return
     with pytest.raises(
         CompileError, match=r"the least possible is [\d,]+ bytes, \d+ of \d+ values"
     ):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 from lowering.harness import run_text
 
 from meshweave.dialects import context
@@ -83,6 +84,7 @@ def launches_and_loops(program: str) -> tuple[int, int]:
         )
 
 
+@sampled(1)
 @pytest.mark.parametrize("n, m", [(1, 1), (3, 17), (0, 4), (5, 33)])
 @pytest.mark.parametrize("rounds", [range(5), range(1), range(2, 9, 3), range(0), range(90)])
 def test_mixing_is_numpys(n: int, m: int, rounds: range) -> None:

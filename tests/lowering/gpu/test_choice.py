@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import examples, some
+from depth import examples, sampled, some
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering.gpu.examples import MESH, arguments, expected, text_of
@@ -192,6 +192,7 @@ def test_the_report_is_about_the_chip() -> None:
 # tf32.
 
 
+@sampled(1)
 @pytest.mark.parametrize("library", ["", " -cublaslt"])
 @pytest.mark.parametrize("how", ["option", "region", "tolerance"])
 def test_tf32_when_asked(how: str, library: str) -> None:
@@ -240,6 +241,7 @@ REFUSED = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("numerics", REFUSED)
 def test_numerics_refuse_tf32_with_the_reason(numerics: str) -> None:
     def inside(x: Any, w: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering.gpu.products import Case, doubles, einsum, stored, units_of
@@ -132,6 +132,7 @@ SPARES = [
 ]
 
 
+@sampled(1)
 @pytest.mark.parametrize("case", SPARES, ids=str)
 @pytest.mark.parametrize("code", [LT_UNSUPPORTED, 0])
 def test_a_kernel_of_ours_does_what_the_library_has_no_algorithm_for(case, code):

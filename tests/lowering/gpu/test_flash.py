@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import DEEP, some, thinned
+from depth import sampled, some, thinned
 
 pytest.importorskip("llvmlite")
 
@@ -143,7 +143,7 @@ def numbers(result: np.ndarray, dtype: str) -> np.ndarray:
     return result.astype(np.float64)
 
 
-@pytest.mark.parametrize("name", some(CASES, 4))
+@pytest.mark.parametrize("name", some(CASES, 7))
 def test_an_attention_gives_what_float64_gives(name):
     (case, dtype), run = CASES[name], made(name)
     assert set(run.families) == {"flash"} and run.program.plan.arena_bytes == 0
@@ -154,6 +154,7 @@ def test_an_attention_gives_what_float64_gives(name):
     np.testing.assert_allclose(numbers(result, dtype), wanted, rtol=0, atol=limit)
 
 
+@sampled(1)
 @pytest.mark.parametrize("layout", ["[_, _, x, _]", "[_, x, _, _]"])
 def test_a_model_in_bf16_whose_softmax_is_f32(layout):
     """Heads, or queries, over two ranks; several share keys. Weights are rounded as the result is."""
@@ -254,7 +255,7 @@ SYNCHRONISES = (
 
 @pytest.mark.parametrize(
     ("queries", "keys", "chip", "every"),
-    [(64, 200, "sm_90", 3), (1, 200, "sm_90", 3), (65, 600, "sm_90a", 18)],
+    [(64, 200, "sm_90", 6), (1, 200, "sm_90", 6), (65, 600, "sm_90a", 36)],
 )
 def test_every_barrier_and_every_wait_is_needed(queries, keys, chip, every):
     """Without any one of them the emulator finds a race, or a read of what is not there yet."""
@@ -265,7 +266,7 @@ def test_every_barrier_and_every_wait_is_needed(queries, keys, chip, every):
     lines = module.ptx.split("\n")
     places = [k for k, line in enumerate(lines) if line.strip().startswith(SYNCHRONISES)]
     missed = []
-    for place in places[:: 1 if DEEP else every]:
+    for place in thinned(places, every):
         without = "\n".join(lines[:place] + lines[place + 1 :])
         run.modules = [DeviceModule(module.chip, without), *others]
         try:
@@ -332,7 +333,7 @@ def resources(chip: str, names: Iterable[str] = LARGE) -> dict[str, dict[str, in
 def test_registers_shared_memory_and_opcodes(chip):
     pytest.importorskip("nvidia")
     table = json.loads(TABLE.read_text())[chip]
-    for name, found in resources(chip, thinned(table, 3)).items():
+    for name, found in resources(chip, thinned(table, 6)).items():
         wanted = table[name]
         assert found["spilled"] <= wanted["spilled"], (name, found)
         assert found["registers"] <= wanted["registers"] + MORE_REGISTERS, (name, found)

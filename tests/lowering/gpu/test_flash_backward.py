@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some, thinned
+from depth import deep, some, thinned
 
 pytest.importorskip("llvmlite")
 
@@ -105,7 +105,7 @@ def given(name: str) -> list[np.ndarray]:
     return [stored(x, dtype) for x in case.arguments(dtype)]
 
 
-@pytest.mark.parametrize("name", some(CASES, 8))
+@pytest.mark.parametrize("name", some(CASES, 16))
 def test_gradients_are_those_of_float64(name):
     (case, dtype), run = CASES[name], made(name)
     assert run.families.count("flash") >= 6, run.families
@@ -154,6 +154,7 @@ def test_the_checker_reads_the_op():
             assert not verify(given, ir.Module.parse(changed), again=False).proven, name
 
 
+@deep
 def test_the_arena_of_a_step_of_training_holds_no_scores():
     """Of 4 heads and 256 positions: a matrix of scores is 256 KiB in bf16, and without flash there are several."""
     types = pytest.importorskip("ml_dtypes")
@@ -181,7 +182,7 @@ def test_every_barrier_and_every_wait_is_needed():
         lines = module.ptx.split("\n")
         places = [k for k, line in enumerate(lines) if line.strip().startswith(SYNCHRONISES)]
         missed = []
-        for place in thinned(places, 12):
+        for place in thinned(places, 24):
             without = DeviceModule(module.chip, "\n".join(lines[:place] + lines[place + 1 :]))
             pair = [without if module is each else each for each in (left, right)]
             run.modules = [*others, *pair]
@@ -221,7 +222,8 @@ def resources(chip: str, width: int) -> list[dict[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("place", some(("sm_90 128", "sm_90 64", "sm_80 128", "sm_80 64"), 4))
+@deep
+@pytest.mark.parametrize("place", ["sm_90 128", "sm_90 64", "sm_80 128", "sm_80 64"])
 def test_registers_shared_memory_and_opcodes(place):
     pytest.importorskip("nvidia")
     chip, width = place.split()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from depth import examples, sampled, some, thinned
+from depth import deep, examples, sampled, some, thinned
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowering.gpu import machine_code
@@ -85,6 +85,7 @@ def test_whole_numbers_come_out_exact(kind, form):
     check(Case(dtype=dtype, result=result, **FORMS[form]), target, family)
 
 
+@sampled(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_numbers_within_rounding(kind):
     dtype, result, target, family = KINDS[kind]
@@ -172,6 +173,7 @@ SPECS = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("spec", SPECS)
 def test_loops_that_no_stride_makes_one(spec):
     sizes, dtype, kind = SPECS[spec]
@@ -375,7 +377,8 @@ def test_registers_shared_memory_and_opcodes(chip):
 HGMMA = [(shape, turned) for shape in wgmma.SHAPES for turned in (False, True)]
 
 
-@pytest.mark.parametrize("kind", some(HGMMA, 5), ids=lambda x: f"{x[0].m}x{x[0].n} {x[1]}")
+@deep
+@pytest.mark.parametrize("kind", HGMMA, ids=lambda x: f"{x[0].m}x{x[0].n} {x[1]}")
 def test_registers_shared_memory_and_opcodes_on_hopper(kind, monkeypatch):
     shape, turned = kind
     pytest.importorskip("nvidia")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import sampled
 from lowering.gpu.products import Case, doubles, einsum, stored, units_of
 
 pytest.importorskip("llvmlite")
@@ -78,6 +79,7 @@ CASES = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_bias_and_an_activation_are_part_of_the_kernel(name):
     case, target = CASES[name]

@@ -116,6 +116,7 @@ def test_functions_of_the_device_library():
             np.testing.assert_allclose(one, expected, rtol=error, atol=error)
 
 
+@sampled(1)
 @pytest.mark.parametrize("length", [1, 3, 4, 31, 32, 35, 1024, 1030])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])
 def test_maps_of_any_length(dtype, length):
@@ -135,6 +136,7 @@ SLICES = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", SLICES)
 @pytest.mark.parametrize("target", [Target(), PLAIN], ids=["chosen", "plain"])
 def test_parts_of_rows_whatever_their_alignment(name, target):
@@ -305,6 +307,7 @@ def test_long_sums_are_no_further_from_the_truth_than_four_times_numpy(shape, ov
         assert np.abs(found / true - 1).max() <= most
 
 
+@sampled(1)
 @pytest.mark.parametrize("target", [Target(), PLAIN], ids=["chosen", "plain"])
 @pytest.mark.parametrize("odd", [(np.inf,), (np.inf, -np.inf), (np.nan,)])
 def test_long_sums_of_what_is_not_finite(odd, target):
@@ -473,6 +476,7 @@ TURNS = [
 ]  # fmt: skip
 
 
+@sampled(1)
 @pytest.mark.parametrize("case", TURNS, ids=lambda c: f"{c[2]} {c[0]} to {c[1]}")
 def test_transposes(case):
     shape, order, dtype = case

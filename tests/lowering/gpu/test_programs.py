@@ -5,6 +5,7 @@ NumPy, exchanges against the simulator.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from test_overlap import data, gathered, mlp, reduced, with_overlap
 import meshweave
 from meshweave.api.program import Program as Loaded
 from meshweave.api.program import build
+from meshweave.bundle import Bundle
 from meshweave.errors import RankError
 from meshweave.layout import Mesh
 from meshweave.runtime import engine
@@ -65,6 +67,7 @@ def test_whole_powers(exponent: str) -> None:
     np.testing.assert_allclose(result, given.astype(np.float64) ** int(number), rtol=1e-5)
 
 
+@sampled(1)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_run_checks_a_gpu_program(dtype: str, tmp_path) -> None:
     path = tmp_path / "mlp.mlir"
@@ -148,6 +151,7 @@ def test_copies_keep_to_the_alignment_of_a_buffer() -> None:
 # Overlap
 
 
+@sampled(1)
 @pytest.mark.parametrize("make", [reduced, mlp, gathered])
 def test_collectives_under_compute_give_the_same_bits(make) -> None:
     text = make(2, 4)
@@ -228,6 +232,11 @@ def test_single_elements_are_read_and_written() -> None:
     np.testing.assert_array_equal(second, [0.0, 6.25, 2.5, 3.75, 5.0])
 
 
+@cache
+def named_mlp() -> Bundle:
+    return build(text_of("mlp", "f32"), name="mlp", mesh=MESH, engine="emulate")
+
+
 @pytest.mark.parametrize(
     ("function", "call", "code", "says"),
     [
@@ -240,7 +249,7 @@ def test_single_elements_are_read_and_written() -> None:
 def test_a_call_that_fails_names_op_and_place(
     function: str, call: int, code: int, says: str
 ) -> None:
-    bundle = build(text_of("mlp", "f32"), name="mlp", mesh=MESH, engine="emulate")
+    bundle = named_mlp()
     failing = engine("emulate", failures=[InjectedFailure(1, call, code, function)])
     with (
         Loaded(bundle, failing) as program,

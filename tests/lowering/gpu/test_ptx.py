@@ -121,7 +121,7 @@ def _kept(line: str, type_: str) -> list[str]:
     return [*lines, f"llvm.store volatile {value}, %a : {type_}, !llvm.ptr<1>"]
 
 
-@pytest.mark.parametrize("chip", some(CHIPS, 8))
+@pytest.mark.parametrize("chip", some(CHIPS, 16))
 def test_every_op_compiles_on_every_chip(chip):
     kernels = [table_kernel(element) for element in (*FLOATS, *INTEGERS)] + [conversions()]
     modules = ptx.compile_kernels(kernels, chip)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -36,6 +37,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_updates_at_computed_places_are_kernels(name: str) -> None:
     function, arguments = FUNCTIONS[name]

@@ -116,6 +116,7 @@ def test_a_changed_part_is_noticed(tmp_path: Path) -> None:
             Bundle.from_bytes(bytes(flipped), "p.mwb")
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -136,6 +137,7 @@ def test_a_wrong_manifest_names_the_field(field: str, value: Any, message: str) 
         Manifest.from_json(json.dumps(kernel))
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "other", [{"chip": "sm_80"}, {"engine": "emulate"}, {"kernels": "-cublaslt"}, {"target": "cpu"}]
 )

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from depth import examples, some
+from depth import examples, sampled, some
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +65,7 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions_to_few_results_are_two_launches(name):
     made = reduce(*REDUCTIONS[name])
@@ -84,6 +85,7 @@ def test_random_reductions(sizes, long, which, dtype):
     reduce(shape, over, dtype, SUM if dtype in FLOATS else WHOLE)
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("shape", "over"),
     [
@@ -145,6 +147,7 @@ def test_pieces_follow_from_sizes_alone():
 # Rows that begin anywhere.
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("rows", "columns", "dtype"),
     [(5, 1001, "bf16"), (3, 513, "f16"), (4, 2047, "bf16"), (2, 40001, "bf16"), (9, 519, "f16")],
@@ -172,6 +175,7 @@ def test_sums_of_odd_rows(rows, columns, dtype, how):
 LONG_ROWS = {"alone": "%0", "read twice": "%exp"}
 
 
+@sampled(1)
 @pytest.mark.parametrize("result", LONG_ROWS)
 @pytest.mark.parametrize(("columns", "dtype"), [(4099, "bf16"), (4096, "f32"), (4097, "f32")])
 def test_long_rows_compute_again_what_nobody_else_reads(columns, dtype, result, monkeypatch):
@@ -338,6 +342,7 @@ FEW = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", FEW)
 def test_products_of_few_rows_are_exact_on_whole_numbers(name):
     case = FEW[name]
@@ -374,7 +379,7 @@ def test_decode_reads_each_weight_once(turned):
     assert max(sectors for sectors, _ in made.counts[0].by_line.values()) <= weights
 
 
-@pytest.mark.parametrize("chip", some(["sm_80", "sm_90a"], 1))
+@pytest.mark.parametrize("chip", some(["sm_80", "sm_90a"], 2))
 def test_few_rows_spill_nothing(chip):
     pytest.importorskip("nvidia")
     for case in (
