@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from depth import sampled, some
+from depth import sampled, some, thinned
 from runtime.programs import ENGINES, CallOf, program, started
 
 from meshweave.abi import DTYPES, KINDS
@@ -231,7 +231,7 @@ def test_what_exceeds_one_mpi_call_goes_in_pieces():
     cases = [
         Case(op, "sum", dtype, 2, 1000, shift=1) for op in OPS for dtype in ("i32", "f32", "bf16")
     ]
-    for mesh in (Mesh.parse("x=3"), Mesh.parse("x=2, y=2")):
+    for mesh in thinned((Mesh.parse("x=3"), Mesh.parse("x=2, y=2")), 2):
         whole = bundle_of(mesh, cases, "mpi")
         wanted = sorted({Collective.parse(op.name) for op in whole.manifest.ops})
         made_of = window_module(wanted, limit=300, piece=256)
@@ -240,6 +240,7 @@ def test_what_exceeds_one_mpi_call_goes_in_pieces():
     made.close()
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("engine_name", "symbol", "message"),
     [

@@ -142,6 +142,7 @@ def test_ranks_have_cores_of_their_own(small):
     assert one == three
 
 
+@sampled(1)
 @pytest.mark.parametrize("window", [True, False])
 def test_ranks_of_processes_too(window, small):
     a = floats(400, 300)

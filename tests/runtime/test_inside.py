@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from depth import sampled
 from runtime.programs import CallOf, on_rank, program, sleeps
 from runtime.test_failures import failing, returns
 
@@ -77,6 +78,7 @@ def longer():
     return program("x=3", "mpi", [("x",)], [("f32", (256,))], [("f32", (512,))], [call])
 
 
+@sampled(1)
 @pytest.mark.parametrize(("second", "what"), [(other, "programs"), (longer, "shapes")])
 def test_ranks_with_different_programs_are_refused(tmp_path, second, what):
     done = inside(tmp_path, [failing("mpi", ""), second()])

@@ -13,6 +13,15 @@ from meshweave.runtime.memory import LEAST, aligned_array
 KIND = np.dtype(np.float32)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_objects():
+    """Keep the collector away from what there is, which takes it half a second in a process of many tests."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch):
     gc.collect()

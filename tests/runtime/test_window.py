@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 import pytest
-from depth import sampled, some, thinned
+from depth import DEEP, sampled, some, thinned
 from lowering.harness import compile_text
 from runtime.programs import CallOf, on_rank, program, started
 
@@ -180,7 +180,7 @@ def test_files_of_windows_that_nobody_uses_are_found():
 def test_ranks_killed_while_they_load_leave_nothing():
     bundle = placed("all_reduce", ("arena", "arena"))
     began = time.time()
-    for turn in range(6):
+    for turn in thinned(range(6), 2):
         running = started("mpi", 5.0)
         job = running.job(RANKS)
         pids = job.pids
@@ -324,8 +324,9 @@ def test_hosts_go_through_windows_and_between_them_by_the_library(tmp_path):
     assert [row[0] for row in found] == [summed([True, False, False])] * 4
     found = inside(tmp_path, [bundle], 4)
     assert [row[0] for row in found] == [summed([True, True, True])] * 4
-    found = inside(tmp_path, [bundle], 4, **{VARIABLE: "0"})
-    assert [row[0] for row in found] == [summed([False, False, False])] * 4
+    if DEEP:
+        found = inside(tmp_path, [bundle], 4, **{VARIABLE: "0"})
+        assert [row[0] for row in found] == [summed([False, False, False])] * 4
 
 
 LOCAL = """
@@ -345,6 +346,7 @@ REDUCE = (
 )
 
 
+@sampled(1)
 @pytest.mark.parametrize(("op", "back", "most"), [(GATHER, 24, 48), (REDUCE, 12, 112)])
 def test_the_compiler_asks_for_room_for_operands_in_memory_of_the_user(tmp_path, op, back, most):
     bundle = compile_text(LOCAL.replace("OP", op).replace("BACK", str(back)), "mpi")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from depth import sampled
 from verify.pairs import PROGRAMS
 
 import meshweave as mw
@@ -53,6 +54,7 @@ def changed(text: str, pattern: str, new: str) -> str:
     return made
 
 
+@sampled(1)
 @pytest.mark.parametrize("engine", ["local", "mpi", "nccl"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_plan_memory_makes_is_proven(name: str, engine: str) -> None:

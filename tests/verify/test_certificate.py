@@ -159,6 +159,7 @@ def test_from_jax_can_leave_the_check_out(monkeypatch: pytest.MonkeyPatch) -> No
         assert "not checked against the whole program" in program.explain()
 
 
+@pytest.mark.torch
 def test_torch_can_leave_the_check_out(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     refuse(monkeypatch)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -50,6 +51,7 @@ def test_a_ring_attention_is_an_attention() -> None:
         assert found.status == 0, found
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -142,6 +142,7 @@ def test_slices_that_a_mask_takes_out_may_be_left_out(kept: str) -> None:
     assert found.status == 0, found
 
 
+@sampled(1)
 @pytest.mark.parametrize("kept", [KEPT, WINDOW], ids=["causal", "window"])
 @pytest.mark.parametrize("right, wrong", WRONG)
 def test_what_leaves_out_others_is_proven_only_where_it_is_the_same(
@@ -198,6 +199,7 @@ def block(x, wq, wk, wv, wo):
     return x + mw.reshape(mw.permute_dims(made, (1, 0, 2)), (x.shape[0], -1)) @ wo
 
 
+@sampled(1)
 @pytest.mark.parametrize("mesh", [{}, {"mesh": "x=2"}], ids=str)
 def test_one_block_after_another(mesh: "dict[str, str]") -> None:
     """What is a number decides what goes with its inverse: sums of squares, and rows that see some key, are not 0."""

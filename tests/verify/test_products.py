@@ -1,6 +1,7 @@
 """Products in one form: an online softmax is a softmax, if it takes the maximum off; one that is wrong is none."""
 
 import pytest
+from depth import sampled
 from verify.pairs import compared
 
 WHOLE = """
@@ -92,6 +93,7 @@ def test_an_online_softmax_is_a_softmax(scores: str) -> None:
     assert verdict(scores) == 0
 
 
+@sampled(1)
 @pytest.mark.parametrize("scores", [PLAIN, MASKED], ids=["plain", "masked"])
 @pytest.mark.parametrize("right, wrong", WRONG)
 def test_one_that_is_wrong_is_none(scores: str, right: str, wrong: str) -> None:

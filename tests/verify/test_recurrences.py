@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from depth import some
+from depth import DEEP, sampled, some
 from verify import loops
 from verify.mutants import computes_the_same, mutants, verdict
 from verify.pairs import compared, mesh
@@ -167,6 +167,7 @@ def test_trips_that_are_alike_take_one_term() -> None:
     assert said({}, most=120).status == 0
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -208,6 +209,7 @@ def test_an_element_behind_trips_is_computed(wrong: dict[str, object]) -> None:
         assert verify(*modules).status == 1
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_loops_of_many_trips_are_proven(name: str) -> None:
     assert compared(*PROGRAMS[name]).status == 0
@@ -217,6 +219,6 @@ def test_loops_of_many_trips_are_proven(name: str) -> None:
     "name", some(["cell", "gated", "layers", "running", "nested", "descent"], 2)
 )
 def test_no_mutant_that_computes_something_else_is_proven(name: str) -> None:
-    for mutant in mutants(6, 3, {f"loop {name}": PROGRAMS[name]}):
+    for mutant in mutants(6 if DEEP else 2, 3, {f"loop {name}": PROGRAMS[name]}):
         found = verdict(mutant)
         assert found != "proven" or computes_the_same(mutant), f"{mutant.change}:\n{mutant.local}"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from depth import sampled
 from runtime.programs import on_rank, sleeps
 from runtime.test_failures import failing
 
@@ -142,6 +143,7 @@ WAITING = failing("mpi", on_rank(0, sleeps(60), "s"))
 PLACE = "mw_all_gather at test.mlir:3:1"
 
 
+@sampled(1)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_killed_is_named(job, victim):
     started = job("run", WAITING)
@@ -194,6 +196,7 @@ def test_a_rank_that_leaves_the_others_waiting_is_named(job):
     assert [rank.rank for rank in fault.stragglers] == [1]
 
 
+@sampled(1)
 @pytest.mark.parametrize("what", ["run", "close"])
 def test_a_job_that_ends_well_says_nothing(job, what):
     started = job(what, failing("mpi", ""))

@@ -46,6 +46,7 @@ def ran(mesh, group, dtype, taken, given, collect, seed=0):
     return [row[0] for row in inputs], [row[0] for row in outputs], members
 
 
+@sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_reduce(kind, dtype):
@@ -150,6 +151,7 @@ def matrix(values, rows, columns, lead, stride, info, turned):
     return found
 
 
+@sampled(1)
 @pytest.mark.parametrize("info", PRODUCTS, ids=str)
 def test_library_products(info):
     sizes = [

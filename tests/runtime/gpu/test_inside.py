@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from depth import sampled
 from runtime.gpu.numpy_kernels import NumpyKernels
 from runtime.gpu.programs import Launch, program
 from runtime.test_bootstrap import free_port
@@ -252,6 +253,7 @@ GpuProgram(summed if told else twice(), 0.5, library=library, environ={{}}).run(
 """
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "line",
     [

@@ -9,6 +9,7 @@ import signal
 
 import numpy as np
 import pytest
+from depth import sampled
 from runtime.gpu.numpy_kernels import NumpyKernels
 from runtime.gpu.programs import Launch, engine, program
 from runtime.gpu.test_mutations import BUNDLE
@@ -69,6 +70,7 @@ def decode(step, program):
     assert (np.asarray(w) == weights).all()
 
 
+@sampled(1)
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_decode_loop_copies_neither_parameters_nor_cache(graph):
     made = Program(bundle_of_decode(), EmulateEngine(graph=graph))

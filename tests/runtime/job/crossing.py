@@ -1,4 +1,7 @@
-"""Run as one of four ranks, two on each host: add up over each axis, and count what the network brings."""
+"""Run as one of four ranks, two on each host: add up over each axis, and count what the network brings.
+
+Usage: crossing.py [AXES]: over these alone.
+"""
 
 import sys
 from pathlib import Path
@@ -25,7 +28,8 @@ def meet() -> None:
 
 mw.init()
 mesh, rank = mw.Mesh(a=2, b=2), mw.rank()
-for axes, value in (("b", 1 + 4 * (rank // 2)), ("a", 2 + 2 * (rank % 2)), ("a, b", 6)):
+SUMS = {"b": 1 + 4 * (rank // 2), "a": 2 + 2 * (rank % 2), "a, b": 6}
+for axes, value in SUMS.items() if len(sys.argv) < 2 else [(sys.argv[1], SUMS[sys.argv[1]])]:
     layout = f"[_] +sum({axes})"
     array = mw.Array.from_local(np.full(SIZE, rank, "f4"), mesh=mesh, layout=layout, shape=(SIZE,))
     add = mw.jit(lambda x: x + 0.0, mesh=mesh, in_layouts=layout, out_layouts="[_]")

@@ -119,7 +119,7 @@ def test_ranks_on_two_hosts_send_no_more_than_they_must(hosts: Hosts) -> None:
 
 
 def test_an_inner_axis_between_hosts_is_told_by_rank_0(hosts: Hosts) -> None:
-    ended = hosts.by_variables((1, 2, 1, 2), str(HERE / "crossing.py"))
+    ended = hosts.by_variables((1, 2, 1, 2), str(HERE / "crossing.py"), "b")
     assert ended.status == [0] * 4, ended.err
     line = r"UserWarning: mesh \(a=2, b=2\): the ranks along b are on several hosts, those along a on one: number"
     assert [len(re.findall(line, err)) for err in ended.err] == [1, 0, 0, 0]

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from depth import deep, sampled, some
+from depth import DEEP, deep, sampled, some
 
 from meshweave.runtime.flight.dump import read_dumps
 from meshweave.runtime.flight.faults import Fault, faults
@@ -113,6 +113,7 @@ def check_done(ended: Ended, nranks: int) -> None:
 )
 def test_a_job_computes_what_one_process_does(tmp_path, launch, nranks, more):
     more = tuple(name for name in more if find_spec(name))
+    more += ("deep",) * DEEP
     check_done(launch(nranks, str(HERE / "everything.py"), str(tmp_path), *more), nranks)
 
 
