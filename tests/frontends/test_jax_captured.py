@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
@@ -21,6 +22,7 @@ def taken(function, *args, **options):
         return found, len(program.program.inputs) - len(args)
 
 
+@sampled(1)
 @pytest.mark.parametrize("mesh", [None, "x=4", "x=3"])
 @pytest.mark.parametrize(
     "array",

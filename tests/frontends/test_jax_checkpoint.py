@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some
+from depth import deep, some
 
 jax = pytest.importorskip("jax")
 
@@ -84,6 +84,7 @@ def test_memory_falls_as_far_as_the_policy_says(ranks: int) -> None:
     assert now < 2.5 * KEPT < 3.5 * KEPT < before
 
 
+@deep
 def test_a_budget_lowers_what_checkpoints_leave() -> None:
     arguments = given()
     step = step_of(jax.checkpoint(layer))

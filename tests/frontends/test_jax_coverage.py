@@ -106,6 +106,7 @@ def test_all_decompositions_do(dtype: str, options: dict[str, str]) -> None:
     agree(members, dtype, **options)
 
 
+@sampled(1)
 @pytest.mark.parametrize("case", REFUSED, ids=[case.text for case in REFUSED])
 def test_what_is_refused_says_so_in_a_line(case: Case) -> None:
     args = arguments(case.names, "float32")

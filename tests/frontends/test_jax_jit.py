@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from depth import deep, some
+from depth import deep, sampled, some
 
 import meshweave as mw
 from meshweave.errors import CompileError, LayoutError, MeshweaveError, UsageError
@@ -465,6 +465,7 @@ TAKEN: dict[str, Any] = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", TAKEN)
 def test_jax_takes_arrays_in_their_dtype(name: str) -> None:
     mw.jax.jit(jnp.sin).lower(ARRAY)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import deep, some
 
 import meshweave as mw
 
@@ -54,6 +55,7 @@ def test_optax() -> None:
     assert made[0].cache_info() == (2, 1, 1)
 
 
+@deep
 def test_linen() -> None:
     nn = pytest.importorskip("flax.linen")
     train_state = pytest.importorskip("flax.training.train_state")
@@ -127,7 +129,7 @@ def modules() -> tuple[Any, Any]:
     return model, nnx.Optimizer(model, optax.sgd(1e-1, 0.9), wrt=nnx.Param)
 
 
-@pytest.mark.parametrize("results", ["mw", "jax"])
+@pytest.mark.parametrize("results", some(["jax", "mw"], 2))
 def test_nnx(results: str) -> None:
     nnx = pytest.importorskip("flax.nnx")
 

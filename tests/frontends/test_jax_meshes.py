@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -49,6 +50,7 @@ FORMS: list[Any] = [
 ]
 
 
+@sampled(1)
 @pytest.mark.parametrize(("function", "options", "layout"), FORMS)
 def test_forms_of_jit(function: Any, options: Any, layout: str) -> None:
     assert agree(function, (A, B), A @ B, **options)[0] == layout
@@ -104,6 +106,7 @@ MAPPED: dict[str, Any] = {
 }  # fmt: skip
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", MAPPED)
 def test_shard_map(name: str) -> None:
     function, args, wanted = MAPPED[name]

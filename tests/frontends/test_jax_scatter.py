@@ -215,6 +215,7 @@ def test_ties_and_numbers_that_are_none_in_a_pooled_window() -> None:
     agree(gradient(pool), (x, rise))
 
 
+@sampled(1)
 @pytest.mark.parametrize("layout", ["[x, y]", "[x, _]", "[y, x]"])
 def test_windows_of_one_row_beside_padding_are_proven(layout: str) -> None:
     """Rows that are not read are told by guards alone: the check of the program still settles them."""

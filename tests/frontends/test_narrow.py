@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.errors import CompileError, LayoutError, UsageError
@@ -58,6 +59,7 @@ def edges(kind: Any) -> Any:
     return np.concatenate(sides)
 
 
+@sampled(1)
 @pytest.mark.parametrize("kind", FLOATS)
 def test_each_float_of_8_bits_is_read_and_rounded_as_ml_dtypes_does(kind: str) -> None:
     wide = edges(FLOATS[kind])

@@ -21,6 +21,7 @@ def load(name):
     return load_module(DATA / f"{name}.mlir", context())
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_nothing_foreign_is_left(name):
     text = str(load(name).operation.get_asm(assume_verified=True))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from depth import sampled
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -100,6 +101,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+@sampled(1)
 @pytest.mark.parametrize("mesh", [None, "x=2"])
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_torch(name: str, mesh: str | None) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from depth import sampled
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -85,6 +86,7 @@ class Step(torch.nn.Module):
         )
 
 
+@sampled(1)
 @pytest.mark.parametrize("mesh", [None, "a=3"])
 @pytest.mark.parametrize("seed", [0, 1, 2, 5])
 def test_programs(seed: int, mesh: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 
@@ -25,6 +26,7 @@ MESHES = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_they_keep_their_kind(bits, mesh):

@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave.dialects import context
@@ -156,6 +157,7 @@ def test_upstream_crashes_and_we_say_why(name):
     assert refusal(FORMS[name]).startswith("p.mlir:") and reason in refusal(FORMS[name])
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", PASSES)
 def test_the_passes_crash(name):
     assert ends_the_process(PASSES[name])
@@ -195,6 +197,7 @@ def test_a_declaration_is_no_program():
     assert refusal("func.func private @f(tensor<4xf32>)\n") == "p.mlir:1:1: @f has no body"
 
 
+@sampled(1)
 @pytest.mark.parametrize("vector", range(3))
 @pytest.mark.parametrize("batching", range(3))
 def test_gathers_with_batches_on_either_side_of_the_vectors(vector, batching):

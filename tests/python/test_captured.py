@@ -49,6 +49,7 @@ def test_bfloat16_keeps_its_bits():
     assert count == 1 and found.tobytes() == array.astype(np.float32).tobytes()
 
 
+@sampled(1)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_they_are_seen_in_loops_branches_hints_and_inner_functions(mesh):
     inner = mw.jit(lambda a: a + LARGE, in_layouts="[_, _]")

@@ -235,6 +235,7 @@ SPECIAL = {
 }  # fmt: skip
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", SPECIAL)
 def test_special_values_are_those_of_the_standard(name: str) -> None:
     rows = np.array(SPECIAL[name])

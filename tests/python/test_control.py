@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from depth import sampled
 from traced import mw, run_all
 
 from meshweave.errors import CompileError
@@ -152,6 +153,7 @@ SHARDED = [
 ]
 
 
+@sampled(1)
 @pytest.mark.parametrize("options", SHARDED)
 @pytest.mark.parametrize("branches", BRANCHES)
 def test_a_cond_in_a_scan_may_choose_what_lies_in_a_row_of_the_result(branches, options):
@@ -175,6 +177,7 @@ def test_a_cond_in_a_scan_may_choose_what_lies_in_a_row_of_the_result(branches, 
         assert np.allclose(found.numpy(), right, 1e-5, 1e-5)
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "layouts", [("[_*x, _]", "[_, y]"), ("[x, y]", "[y, _]"), ("[_, x]", "[x, _]")]
 )

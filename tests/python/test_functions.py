@@ -324,6 +324,7 @@ def test_mistakes_are_said_at_the_users_line(says):
     assert caught.value.location == f"{__file__}:{line}"
 
 
+@sampled(1)
 @pytest.mark.parametrize("given, made", [("f2", "f4"), ("i4", "i8"), ("f4", "f8"), ("f8", "f4")])
 @pytest.mark.parametrize("n", [6, 33])
 def test_a_conversion_overwrites_nothing_that_it_still_has_to_read(given, made, n):
@@ -340,6 +341,7 @@ def test_a_conversion_overwrites_nothing_that_it_still_has_to_read(given, made, 
             np.testing.assert_array_equal(np.asarray(mw.jit(f)(x)), (x * 2).astype(made))
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", ["sum", "max", "all", "argmax", "argmin", "count_nonzero"])
 def test_kept_dims_are_those_of_the_argument(name):
     for x in (np.float32(3), np.ones(2, np.float32), np.ones((2, 3), np.float32)):

@@ -433,6 +433,7 @@ def test_what_has_no_order_is_refused_with_complex_numbers():
             f(Z)
 
 
+@sampled(1)
 @pytest.mark.parametrize("dtype", ["bool", "i1", "u1", "i2", "u2", "u8"])
 def test_bincount_counts_far_beyond_what_the_dtype_holds(dtype):
     x, none = np.array([1, 0, 1], dtype), np.array([], dtype)

@@ -190,6 +190,7 @@ def test_updates_are_mapped() -> None:
                 np.testing.assert_array_equal(y.numpy()[k], z)
 
 
+@sampled(1)
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "i8", "ui32", "complex<f32>", "i1"])
 def test_updates_of_other_dtypes(dtype: str) -> None:
     value = (np.arange(12).reshape(3, 4) % 5).astype(
