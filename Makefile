@@ -66,7 +66,7 @@ unit: $(READY)
 
 test-torch: $(TORCH_READY)
 	@echo "==> what needs PyTorch: pytest"
-	@$(PYTEST) -m torch
+	@$(PYTEST) -m "torch and not deep"
 
 test-deep: $(TORCH_READY)
 	@echo "==> every test, with all its random examples: pytest"

@@ -24,7 +24,10 @@ def examples(count: int) -> int:
 
 
 def sampled(every: int) -> pytest.MarkDecorator:
-    """Mark a test whose cases take long together: of `every` times FEWER of them a run takes one, the first."""
+    """Mark a test whose cases take long together: of each `every` times FEWER of them a run takes one.
+
+    Of the first ones that is the first, of the next the second, and so on.
+    """
     return pytest.mark.sampled(every * FEWER)
 
 

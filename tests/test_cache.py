@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 
 import meshweave as mw
 from meshweave import cache
@@ -146,6 +147,7 @@ def test_an_entry_is_for_its_user_alone(disk_cache: Path) -> None:
     assert files(disk_cache)[0].stat().st_mode & 0o777 == 0o600
 
 
+@sampled(1)
 @pytest.mark.parametrize("kind", ["program", "object"])
 def test_no_damage_gives_an_error_or_other_code(disk_cache: Path, kind: str) -> None:
     bundle = build(ADD, name="p")
@@ -268,6 +270,7 @@ def test_folders_that_do_not_serve_are_not_used(
     assert compiled == ["p"] and not list(for_all.iterdir())
 
 
+@sampled(1)
 @pytest.mark.parametrize("call", ["os.open", "os.fsync", "os.replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
 def test_a_disk_that_takes_nothing_is_no_error(

@@ -79,6 +79,7 @@ FORMS = {
 }
 
 
+@sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_constant_in_every_form_is_a_weight(form: str, tmp_path: Path) -> None:
     path = tmp_path / "p.mlir"
@@ -114,6 +115,7 @@ def elements(dtype: str) -> tuple[str, np.ndarray[Any, Any]]:
     return name, np.nan_to_num(value) if value.dtype.kind == "f" else value
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "dtype", ["f8", "f4", "f2", "bf16", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1"]
 )

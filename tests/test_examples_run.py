@@ -46,6 +46,7 @@ def test_mlp_adds_up_once(mesh: str) -> None:
     assert collectives("mlp", mesh) == ["all_reduce[tp]"]
 
 
+@sampled(1)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_attention_does_not_communicate(mesh: str) -> None:
     assert collectives("attention", mesh) == []

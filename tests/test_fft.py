@@ -87,7 +87,8 @@ def test_rows_of_long_transforms(length):
     check("irfft", [2, 0], 1, length, "f64")
 
 
-@pytest.mark.parametrize("shape", [(1024, 17), (1009, 33), (2, 1000, 50)])
+@sampled(1)
+@pytest.mark.parametrize("shape", [(1009, 33), (1024, 17), (2, 1000, 50)])
 def test_more_columns_than_are_computed_at_once(shape):
     dim, length = len(shape) - 2, shape[-2]
     for kind in KINDS:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from depth import DEEP, some
+from depth import DEEP, deep, some
 
 import meshweave as mw
 from meshweave.api import program as api
@@ -108,6 +108,7 @@ def test_gradients_against_float64(case):
         np.testing.assert_allclose(np.asarray(one), right, rtol=tolerance, atol=tolerance)
 
 
+@deep
 def test_the_arena_holds_no_matrix_of_scores_and_the_program_is_proven():
     q, k, v = arrays((2, 1024, 16), (2, 1024, 16), (2, 1024, 16))
     f = mw.jit(step(plain))
@@ -131,6 +132,7 @@ def is_without_scores(said):
     return any("backward of an attention" in str(row) for row in said.as_dict()["kernels"])
 
 
+@deep
 def test_what_is_read_twice_is_looked_at_once():
     q, k, v, bias = arrays((160, 16), (160, 16), (160, 8), (160, 160))
 

@@ -117,6 +117,7 @@ def test_what_reads_a_sum_runs_behind_the_loop() -> None:
     )
 
 
+@sampled(1)
 @pytest.mark.parametrize("dim", [0, 1])
 def test_softmax_off_its_dim(dim: int) -> None:
     T = tensor(8, 6)
@@ -258,6 +259,7 @@ def test_a_time_axis_and_a_mesh_axis(layout: str) -> None:
     check(make, [a], [2 * np.exp(a)])
 
 
+@sampled(1)
 @pytest.mark.parametrize("n", [10, 16])
 def test_gather_inside_slices(n: int) -> None:
     """Rows over x; within the region they are needed whole, column slice by column slice."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import examples
+from depth import examples, sampled
 from hint_programs import NO_MESH, data, function, matmul, region, run, softmax, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +38,7 @@ def said(fuse: str, body: str, result: str, hints: str = "") -> str:
     return function([T], [result], f"{inside}return %r : {result}")
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "body, result, fused, apart",
     [(CHAIN, T, 1, 3), (softmax("r0", "a0", T, 1), T, 1, 4), (FLIPPED, tensor(24, 24), 2, 3)],

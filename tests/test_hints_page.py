@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from commands import ROOT
+from depth import sampled
 
 from meshweave.api.program import Program, build, lowered, random_arguments
 from meshweave.errors import CompileError
@@ -18,6 +19,7 @@ PAGE = (ROOT / "docs" / "hints.md").read_text()
 PROGRAMS = re.findall(r"```mlir \S+\n(.*?)```", PAGE, re.DOTALL)
 
 
+@sampled(1)
 @pytest.mark.parametrize("text", PROGRAMS)
 def test_the_programs_give_the_same_with_and_without_hints(text: str) -> None:
     with Program(build(text), LocalEngine(timeout=30)) as program:

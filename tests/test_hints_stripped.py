@@ -19,6 +19,7 @@ LIT = [ROOT / "lit" / p for p in ("transforms/slicing/slice.mlir", "transforms/s
        "transforms/slicing/verify.mlir", "transforms/slicing/strip.mlir", "lowering/budget.mlir")]  # fmt: skip
 
 
+@sampled(1)
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_the_modules_that_the_pages_show(page: Path) -> None:
     """What else a page does is compared by test_docs_run.py, which runs it."""
@@ -64,6 +65,7 @@ def test_a_model_of_torch_as_text() -> None:
     assert agree((ROOT / "tests" / "data" / "torch" / "hinted_block.mlir").read_text()) > 0
 
 
+@sampled(1)
 @pytest.mark.parametrize("text", list(functions()))
 def test_the_programs_of_the_lit_tests(text: str) -> None:
     assert agree(text) > 0

@@ -206,6 +206,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path):
     assert meshweave("run", file).status == 0
 
 
+@sampled(1)
 @pytest.mark.parametrize("name", ["mlp", "block"])
 def test_every_truncation_is_refused(tmp_path, name):
     data = (EXAMPLES / name / f"{name}.mlir").read_bytes()

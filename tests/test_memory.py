@@ -323,6 +323,7 @@ def adam(
     return value, new, ms, vs
 
 
+@sampled(1)
 @pytest.mark.parametrize("mesh", ["dp=1", "dp=2"])
 def test_a_gradient_is_not_kept_until_all_are_made(mesh: str) -> None:
     rng = np.random.default_rng(5)

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 import pytest
+from depth import deep
 
 from benchmarks.operators.case import RANKS, Case, Split
 from benchmarks.operators.families import CASES
@@ -46,6 +47,7 @@ def test_a_family_that_there_is_not() -> None:
     assert len(chosen(True, [])) < len(CASES) / 5
 
 
+@deep
 def test_a_case_is_measured_beside_jax() -> None:
     pytest.importorskip("jax")
     number = next(n for n, case in enumerate(CASES) if case.name == "roll of rows f32[1024,1024]")

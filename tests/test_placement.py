@@ -472,6 +472,7 @@ def test_the_command_line_places_within_a_bound() -> None:
     assert refused.status == 2 and "--objective goes with --mesh auto=N" in refused.err
 
 
+@sampled(1)
 @pytest.mark.parametrize("mesh", ["dp=2, tp=2", "dp=4, tp=3", "dp=5, tp=1"])
 def test_no_run_of_an_op_takes_less_than_its_least(mesh: str) -> None:
     for file in ("mlp/mlp.mlir", "attention/attention.mlir"):

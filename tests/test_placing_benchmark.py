@@ -22,7 +22,7 @@ def load(name: str) -> object:
 PROGRAMS = {p.name: p for p in load("programs").programs(0)}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", some(PROGRAMS, 4))
+@pytest.mark.parametrize("name", some(PROGRAMS, 8))
 def test_plans_that_are_chosen_give_what_the_program_gives(name: str) -> None:
     """On each mesh of the table, with nothing said, and with what the first plan on both axes says."""
     program, leaves = PROGRAMS[name], load("measured").leaves  # type: ignore[attr-defined]

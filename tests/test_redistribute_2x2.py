@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from depth import sampled
 from plan.sweep import check
 
 from benchmarks.redistribute import layouts
@@ -109,6 +110,7 @@ def test_never_more_bytes_than_a_peer_as_recorded(peer, pairs):
     never_more(found)
 
 
+@sampled(1)
 @pytest.mark.parametrize("peer", ["Shardy", pytest.param("DTensor", marks=pytest.mark.torch)])
 @pytest.mark.parametrize("mesh, shape", [("2,2", "1024x1024"), ("2,4", "1024x1024")])
 def test_never_more_bytes_than_a_peer(peer, mesh, shape):

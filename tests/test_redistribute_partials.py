@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from depth import DEEP, examples
+from depth import DEEP, examples, thinned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan.engines import run_cases
@@ -55,7 +55,7 @@ def check_operands(mesh, shape, source, target):
 
 
 def test_every_operand_counts_once():
-    for mesh, shape, source, target in sample(2 if DEEP else 1, seed=2):
+    for mesh, shape, source, target in thinned(sample(2 if DEEP else 1, seed=2), 2):
         if source.partial and not any(
             ":" in a for d in range(len(shape)) for a in source.axes_of(d)
         ):

@@ -68,6 +68,7 @@ def test_shards_that_do_not_fit_are_named(shards, more, message):
     assert "\n" not in str(caught.value)
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "target",
     [

@@ -103,7 +103,7 @@ def test_elements_of_every_type(dtype):
 def test_jax_cumulative_ops():
     jax = pytest.importorskip("jax")
     lax, rng = jax.lax, np.random.default_rng(0)
-    ops = thinned((lax.cumsum, lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp), 2)
+    ops = thinned((lax.cumsum, lax.cummax, lax.cumprod, lax.cumlogsumexp, lax.cummin), 3)
     x = rng.standard_normal((3, 40)).astype(np.float32)
     for op in ops:
         ways = [

@@ -115,6 +115,7 @@ def status(whole: str, local: str) -> int:
         return verify(load_module(whole, ctx), load_module(local, ctx)).status
 
 
+@sampled(1)
 @pytest.mark.parametrize("kind", ["arith.addf", "arith.maximumf", "set"])
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_is_proven_and_a_wrong_one_is_not(part: str, kind: str) -> None:
@@ -139,6 +140,7 @@ SINGLE = [
 ]
 
 
+@sampled(1)
 @pytest.mark.parametrize("layouts", SINGLE)
 def test_a_single_window_at_a_place_that_is_written_out(layouts: tuple[str, str, str]) -> None:
     """No loop is around the choice whether it is made, which has one buffer all the same."""

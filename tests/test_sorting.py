@@ -314,6 +314,7 @@ def test_gradients_of_a_sort_move_as_much() -> None:
     np.testing.assert_array_equal(np.asarray(each(x, w)), wanted)
 
 
+@sampled(1)
 @pytest.mark.parametrize("largest", [False, True])
 def test_most_of_a_row_in_order_is_what_a_sort_begins_with(largest: bool) -> None:
     x = sample((3, 42), "float32", 5)

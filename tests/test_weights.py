@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import deep, sampled
 from traced import mw
 
 from meshweave.layout import Layout, Mesh
@@ -60,6 +60,7 @@ print(first, second)
     assert first < 1.2 and second < 0.1
 
 
+@deep
 def test_arrays_that_a_jax_function_holds_take_their_memory_once() -> None:
     pytest.importorskip("jax")
     (first, second) = peaks("""
@@ -106,6 +107,7 @@ def test_views_are_the_parts_that_lie_in_one_piece() -> None:
     assert _parts(array[:8], "[_, _]") is None  # small
 
 
+@sampled(1)
 @pytest.mark.parametrize("shape", [(300, 129), (129, 300), (64, 1024), (1024, 64)])
 @pytest.mark.parametrize(
     "layouts", [("[_, _]", "[x, _]"), ("[x, _]", "[_, _]"), ("[_, x]", "[x, _]")]

@@ -37,6 +37,7 @@ def numbers(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
     return (np.arange(np.prod(shape)).reshape(shape) * 3 % 101).astype(dtype)
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("index", "rows"),
     [
@@ -73,6 +74,7 @@ def test_slices_of_uneven_blocks(
     run(lambda x: x[index], [numbers(shape, dtype)], mesh, (layout,))
 
 
+@sampled(1)
 @pytest.mark.parametrize("rows", [1000, 998, 5, 1])
 @pytest.mark.parametrize("shift", [1, -1, 3])
 def test_a_roll_brings_what_comes_from_neighbours(rows: int, shift: int) -> None:
@@ -103,6 +105,7 @@ def test_tensors_side_by_side(
     run(joined, [numbers(shape) for shape in shapes], mesh, (layout,) * len(shapes))
 
 
+@sampled(1)
 @pytest.mark.parametrize("index", [np.s_[2], np.s_[1:], np.s_[2:7:2], np.s_[:0]])
 @pytest.mark.parametrize(
     ("mesh", "layout"),
@@ -123,6 +126,7 @@ def test_tensors_side_by_side_along_an_axis_of_one_rank(mesh: str, layout: str, 
     run(joined, [numbers((5, 3)), numbers((4, 3))], mesh, (layout,) * 2, out)
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "mesh, layout", [("x=1", "[x, _]"), ("x=4", "[x, _]"), ("x=2,y=2", "[y, x]")]
 )
@@ -148,6 +152,7 @@ INSERT = """
 """
 
 
+@sampled(1)
 @pytest.mark.parametrize("layout", ["[x*y, _]", "[x, y]", "[_, y]", "[y, _]"])
 @pytest.mark.parametrize("body", [PAD, INSERT])
 def test_padding_and_parts_put_in(body: str, layout: str) -> None:
@@ -177,6 +182,7 @@ APART = """
 """
 
 
+@sampled(1)
 @pytest.mark.parametrize("layout", ["[x, _]", "[_, y]", "[x, y]", "[_, y*x]", "[_*x, _]"])
 @pytest.mark.parametrize("body", [AT_A_PLACE, APART])
 def test_parts_put_in_places_apart_or_not_known(body: str, layout: str) -> None:
@@ -333,6 +339,7 @@ PADDED = """
 """
 
 
+@sampled(1)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(
     ("mesh", "layout", "rows", "left", "nbytes"),
@@ -368,6 +375,7 @@ def test_what_is_padded_is_read_in_one_exchange(
         assert len(moved) == 1 and moved[0].bytes <= nbytes
 
 
+@sampled(1)
 @pytest.mark.parametrize("shift", [400, 7])
 @pytest.mark.parametrize(
     ("mesh", "layout", "out", "nbytes"),
@@ -422,6 +430,7 @@ def jacobi(u: Any) -> Any:
     return mw.concat([u[:1], rows, u[-1:]], axis=0)
 
 
+@sampled(1)
 @pytest.mark.parametrize("shape", [(100, 100), (9, 14), (5, 3)])
 def test_jacobi_moves_its_edges_and_nothing_else(shape: tuple[int, int]) -> None:
     text = run(jacobi, [numbers(shape)], "x=2,y=2", ("[x, y]",), "[x, y]")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from depth import sampled
 
 from meshweave.dialects import context
 from meshweave.ir.bindings import arith, ir
@@ -95,6 +96,7 @@ def test_a_padded_and_reshaped_tensor(f: Function) -> None:
     assert "high[0, 2]" in f.text
 
 
+@sampled(1)
 @pytest.mark.parametrize("kind", [*arith.CmpIPredicate, *arith.CmpFPredicate], ids=str)
 def test_a_comparison_reads_back_its_predicate(f: Function, kind: arith.CmpIPredicate) -> None:
     floats = isinstance(kind, arith.CmpFPredicate)

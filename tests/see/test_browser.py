@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import ROOT, meshweave
-from depth import some
+from depth import sampled, some
 
 import meshweave as mw
 from meshweave.see.page import Page
@@ -227,6 +227,7 @@ def small(page: Any) -> np.ndarray:
     return np.array(page.evaluate(SMALL, base64.b64encode(page.screenshot()).decode()))
 
 
+@sampled(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_light_and_dark_look_as_they_did(opened: Any, scheme: str) -> None:
     page = opened("block")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import meshweave
+from depth import sampled
 
 import meshweave as mw
 from meshweave.see.account import report_of_bundle
@@ -78,6 +79,7 @@ def test_collectives_of_a_bundle_that_receive_as_much_have_their_own_places(axes
     assert lines == [gathers.__code__.co_firstlineno + n for n in (1, 2)]
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

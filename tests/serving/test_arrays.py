@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import ROOT, meshweave
+from depth import sampled
 
 import meshweave as mw
 
@@ -302,6 +303,7 @@ raise SystemExit(left)
 """
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [

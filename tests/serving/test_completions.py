@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import ROOT, meshweave
-from depth import deep
+from depth import deep, sampled
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("prometheus_client")
@@ -304,6 +304,7 @@ def test_two_hundred_at_once_on_ranks_of_which_one_is_killed(tmp_path: Path) -> 
         assert killed.is_set() and err.count(" died") == 1 and "Traceback" not in err
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("text", "arguments", "status", "message"),
     [

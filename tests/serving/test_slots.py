@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from serving.decoders import PlainDecoder, continued
 
 from meshweave.errors import MeshweaveError, RankError
@@ -151,6 +152,7 @@ def test_a_queue_takes_all_or_none() -> None:
     assert len(jobs) == 3
 
 
+@sampled(1)
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (1.3, 0.7), (1.0, 0.0)])
 def test_tokens_are_drawn_as_often_as_they_should(temperature: float, top_p: float) -> None:
     logits = np.array([2.0, 1.0, 0.0, -1.0, 1.5], np.float32)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from depth import sampled
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -34,6 +35,7 @@ def test_the_result_goes_to_standard_output(opt: Callable, file: Path) -> None:
     assert "arith.addi" not in done.out and "constant 2" in done.out
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "arguments",
     [

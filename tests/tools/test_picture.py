@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from depth import sampled
 from rich.console import Console
 
 import meshweave as mw
@@ -130,6 +131,7 @@ def test_many_ranks_are_cut() -> None:
     assert len(cells(text)) == 18 and cells(text)[-1] == ["...", "...", "..."]
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     ("environment", "colours"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )

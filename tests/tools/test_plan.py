@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from depth import sampled
 
 from meshweave.layout import Layout, Mesh, scatter
 from meshweave.tools.cli import command
@@ -43,6 +44,7 @@ def test_the_contract_of_json(plan):
     assert [made[key] for key in keys] == [128, 128, 1, 384, 128]
 
 
+@sampled(1)
 @pytest.mark.parametrize("engine", ["local", "mpi", "simulate"])
 def test_execute_writes_each_rank_s_allocation(plan, tmp_path, engine):
     words = replaced(shape="7x5", from_="[x, _] +sum(y)", to="[_, y]")

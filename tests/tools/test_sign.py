@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from commands import meshweave
+from depth import sampled
 from runtime.programs import program
 
 from meshweave.bundle import Bundle
@@ -86,6 +87,7 @@ def test_a_program_that_is_no_bundle_has_no_signature(tmp_path):
     refused(meshweave("run", file, "--require-signature", public), "a.mlir", "signature")
 
 
+@sampled(1)
 @pytest.mark.parametrize(
     "text", [b"", b"no key", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
 )

@@ -129,6 +129,7 @@ func.func @main(%a: tensor<{rows}xf32> {ports[0]}) -> (tensor<{after}xf32> {port
 """
 
 
+@sampled(1)
 @pytest.mark.parametrize("body", WINDOWS)
 @pytest.mark.parametrize(
     "mesh, layouts, rows, n",
@@ -175,11 +176,13 @@ func.func @main(%a: $T {dist.layout = #dist.layout<"[x, _]">, dist.open = array<
 """.replace("$T", "tensor<6x8xf32>")
 
 
+@sampled(1)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 8, 16])
 def test_what_the_user_said_outlives_a_second_choice(n):
     same_late_as_concrete(SAID, "x=N, y=2", {"N": n})
 
 
+@sampled(1)
 @pytest.mark.parametrize("passes", ["dist-propagate", "dist-propagate,dist-insert-redistribute"])
 @pytest.mark.parametrize("n", [2, 16])
 def test_numbers_may_come_between_any_passes(passes, n):
