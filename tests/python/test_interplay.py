@@ -67,7 +67,8 @@ def arrays() -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("scipy", SCIPY), pytest.param("sklearn", SKLEARN, marks=deep)]
+    ("name", "text"),
+    [pytest.param("scipy", SCIPY, marks=deep), pytest.param("sklearn", SKLEARN, marks=deep)],
 )
 def test_dispatch_by_namespace(name: str, text: str) -> None:
     if importlib.util.find_spec(name) is None:

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from depth import sampled
+from depth import deep, sampled
 from traced import check, mw, run_all
 
 import meshweave.frontends.python
@@ -35,6 +35,7 @@ def several(array, axis=0):
     [("", None, 0), ("", None, 1), ("x=2", "auto", 2)],
     ids=["one", "one too", "two"],
 )
+@deep
 def test_names_of_numpys_are_mapped(mesh, layouts, part):
     cases = dict(list(SAME.items())[part::3])
     stacks = [several(a) for a in ARRAYS]

@@ -173,6 +173,7 @@ def test_the_arena_of_a_step_of_training_holds_no_scores():
     assert arenas[0] <= 16 * x.nbytes < 4 * 256 * 256 * 4 <= arenas[1], arenas
 
 
+@deep
 def test_every_barrier_and_every_wait_is_needed():
     """Without any one of them, in the last two kernels, the emulator finds a race, or a read of what is not there."""
     run = DeviceRun(training(1, 130, 16), assemble=False, passes=PASSES)
