@@ -30,6 +30,7 @@ from meshweave.serving.application import hosts_for
 from meshweave.serving.array_routes import add_array_routes
 from meshweave.serving.array_service import ArrayService
 from meshweave.serving.work import ServerLimits
+from meshweave.tools import cli
 
 MLP = ROOT / "examples" / "mlp"
 DOUBLE = """module {
@@ -324,10 +325,12 @@ def test_wrong_usage_is_one_line(
     assert done.err.startswith(f"meshweave: error: {message}") and done.err.count("\n") == 1
 
 
-def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    done = meshweave("serve", MLP / "mlp.mlir")
-    assert (done.status, done.err) == (
+    status = cli.command(["serve", str(MLP / "mlp.mlir")])
+    assert (status, capsys.readouterr().err) == (
         2,
         "meshweave: error: meshweave serve needs prometheus_client, which is not installed: "
         "pip install 'meshweave[serve]'\n",
