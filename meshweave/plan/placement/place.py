@@ -294,8 +294,9 @@ class PlacementProblem:
             )
             at = np.ix_([some.index(a) for a in rows], [others.index(b) for b in columns])
             wanted, held = wanted * parts[at][..., 0], held * parts[at][..., 1]
-        missing = rule.nbytes[t] * wanted * (1.0 - held)
-        found: Numbers = np.array(before)[:, None] + self.prices.window(missing)
+        whole = rule.nbytes[t] * wanted
+        moved = self.prices.window(whole * (1.0 - held), whole * held)
+        found: Numbers = np.array(before)[:, None] + moved
         return found
 
     def _interfaces(self) -> list[CostTerm]:

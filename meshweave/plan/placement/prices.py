@@ -120,11 +120,12 @@ class MachinePrices:
         once, each = move_rates(mesh, self.profile, get_ident()).between(sources, targets)
         return once + each * nbytes
 
-    def window(self, nbytes: Numbers) -> Numbers:
-        """Return the seconds of exchanges with neighbours that bring so many bytes."""
+    def window(self, missing: Numbers, own: Numbers) -> Numbers:
+        """Return the seconds of exchanges with neighbours that bring missing bytes, and copy own ones beside them."""
         profile = self.profile
         once = profile.launch + profile.link.alpha
-        return np.where(nbytes, once + nbytes * profile.link.beta, 0.0)
+        moved = once + missing * profile.link.beta + 2 * own * profile.copy_beta
+        return np.where(missing, moved, 0.0)
 
 
 def _sizes(mesh: Mesh) -> dict[str, int]:
