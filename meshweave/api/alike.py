@@ -73,7 +73,7 @@ _MOVES: dict[str, Callable[..., Any]] = {
     "matrix_transpose": lambda x: np.swapaxes(x, -1, -2),
     "moveaxis": np.moveaxis,
     "permute_dims": lambda x, axes: np.transpose(x, axes),
-    "reshape": lambda x, shape, copy=None: np.reshape(x, shape),
+    "reshape": lambda x, shape, copy=None: x.reshape(shape),
     "roll": lambda x, shift, axis=None: np.roll(x, shift, _dims(axis)),
     "squeeze": lambda x, axis=None: np.squeeze(x, _dims(axis)),
     "stack": lambda arrays, axis=0: np.stack(arrays, axis),

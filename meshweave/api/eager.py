@@ -79,6 +79,12 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             found = programs.get(tuple([v.kind if type(v) is Array else type(v) for v in args]))
             if found is not None:
                 return found(*args)
+            if len(args) == 2 and type(args[1]) is tuple and type(args[0]) is Array:
+                value, sizes = args  # as of a reshape: what `_Takes.key` gives, sooner
+                if _INT.issuperset(map(type, sizes)):
+                    found = programs.get((value.kind, (tuple, sizes)))
+                    if found is not None:
+                        return found(value)
         leaves: list[Any] = []
         key: Hashable = takes.key(args, kwargs, leaves)
         if STATE.kernels is not None:

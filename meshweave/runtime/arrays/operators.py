@@ -132,6 +132,9 @@ def _function(name: str) -> _Method:
     return method
 
 
+_RESHAPE = _Public("reshape")
+
+
 class Operators:
     """Compute with an Array by the functions of `mw`, at once."""
 
@@ -235,7 +238,9 @@ class Operators:
     def reshape(self, *shape: Any, copy: bool | None = None) -> Any:
         """Return `mw.reshape` of the array: `shape` may be one argument or several, `copy` is as there."""
         sizes = shape[0] if len(shape) == 1 else shape
-        return _namespace().reshape(self, sizes, copy=copy)
+        if copy is None:  # fewer arguments to tell a call by
+            return _RESHAPE.call(self, sizes)
+        return _RESHAPE.call(self, sizes, copy=copy)
 
     def transpose(self, *axes: Any) -> Any:
         """Return `mw.transpose` of the array: its dims in the order `axes`, one argument or several."""
