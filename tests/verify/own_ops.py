@@ -54,7 +54,9 @@ def texts_of_ops() -> dict[str, str]:
     for layout in ("[x, _]", "[_, x]"):
         found[f"order {layout}"] = on("x=2", ORDER.replace("LAYOUT", layout))
     for name, (shapes, flags) in ROUTINES.items():
-        layouts = [_cut_first(d, len(shapes[0]) - 2) for d in test_lapack.ROUTINES[name].tensors]
+        tensors = test_lapack.ROUTINES[name].tensors
+        batch = len(shapes[0]) - len(tensors[0].strip("#"))
+        layouts = [_cut_first(dims, batch) for dims in tensors]
         text = test_lapack.program(name, shapes, "f32", flags, layouts=layouts)
         found[f"lapack {name}"] = on("x=2", text)
     for kind, dim, layout, apart in (
