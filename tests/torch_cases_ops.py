@@ -67,6 +67,16 @@ add(
 )
 add("op_nan_to_num", lambda x: torch.nan_to_num(x / 0, 1.0, 2.0, 3.0), X)
 add("repeat_nothing", lambda x: (x.repeat(0, 2, 1), x.tile((2, 0)), x[:0].repeat(2, 1, 3)), X)
+add(
+    "constants_compared",
+    lambda x: tuple(
+        x.new_tensor(0).to(torch.bool) | compare(c, n)
+        for c in (torch.ones(3), torch.ones(3).bool(), torch.ones(3).long(), torch.ones(3).double())
+        for n in (1, 0.5)
+        for compare in (torch.eq, torch.ne, torch.lt, torch.ge)
+    ),
+    X,
+)
 add("op_rsub", lambda x: 1 - x, X)
 add("op_alpha", lambda x, y: torch.add(x, y, alpha=2), X, X)
 add("op_heaviside", lambda x: torch.heaviside(x, torch.tensor(0.5)), X)

@@ -113,6 +113,8 @@ class _Lifting:
                 self._put(user, made[user.args[1]])
         else:
             node.replace_all_uses_with(made)
+            if "val" in node.meta:  # of a graph that is not exported again
+                made.meta.setdefault("val", node.meta["val"])
         self._graph.erase_node(node)
 
 

@@ -304,8 +304,9 @@ class TorchStep(TorchProgram):
         """Run it on the leaves of its arguments, as `TorchProgram.results` does."""
         found = super().results(leaves, as_arrays)
         self._stale |= self.written - self._memory.keys() - self._parts.keys()
-        for name in self._parts.keys() & self.written:
-            self._give_part(name)
+        for name in self._kept:  # in an order that all processes have: sets of names have none
+            if name in self._parts and name in self.written:
+                self._give_part(name)
         return found
 
     def _give_part(self, name: str) -> None:

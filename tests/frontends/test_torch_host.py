@@ -115,6 +115,27 @@ def test_tensors_of_all_dtypes_go_in_and_out() -> None:
         assert one.dtype == two.dtype and torch.equal(one, two)
 
 
+def test_kernels_of_torch_compute_what_nothing_here_lowers() -> None:
+    def function(x: Any, image: Any, grid: Any) -> Any:
+        special = torch.polygamma(2, x), torch.special.i1(x), torch.i0(x), torch.erfinv(x / 3)
+        places = torch.nn.functional.grid_sample(image, grid, "bicubic", align_corners=False)
+        small = torch.nn.functional.interpolate(image, (2, 3), mode="bilinear", antialias=True)
+        return *special, torch.pdist(x), torch.special.ndtri(x[:0]), places, small
+
+    torch.manual_seed(4)
+    values = torch.rand(5, 3) + 1, torch.randn(2, 3, 4, 5), torch.rand(2, 3, 3, 2)
+    ours, theirs = ([v.clone().requires_grad_() for v in values] for _ in range(2))
+    said = {"x": "[x, _]", "image": "[_, x, _, _]"}
+    fast = torch.compile(function, backend=mw.torch_backend("x=2", said), fullgraph=True)
+    found, wanted = fast(*ours), function(*theirs)
+    for one, two in zip(found, wanted, strict=True):
+        assert torch.allclose(one, two, rtol=1e-4, atol=1e-5)
+    for each in (found, wanted):
+        torch.stack([one.sin().sum() for one in each]).sum().backward()
+    for one, two in zip(ours, theirs, strict=True):
+        assert torch.allclose(one.grad, two.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_what_it_raises_and_what_is_refused_is_said_in_a_line() -> None:
     fast = torch.compile(lambda x: torch.ops.meshweave_tests.failing(x), backend="meshweave")
     with pytest.raises(RankError, match=r"meshweave_tests::failing of Python raised .*: below 0$"):

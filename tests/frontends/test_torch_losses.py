@@ -71,6 +71,35 @@ KINDS = {
 }
 
 
+def test_gradients_that_are_filled_with_zeros_and_numbers_that_a_model_draws() -> None:
+    torch.manual_seed(3)
+    used, unused = torch.nn.Linear(5, 4), torch.nn.Linear(2, 2)
+
+    def step(used: Any, optimizer: Any, x: Any) -> Any:
+        optimizer.zero_grad(set_to_none=False)
+        loss = (used(x) + 0.1 * torch.randn_like(x[:, :4])).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    model = torch.nn.ModuleList((used, unused))
+    other = copy.deepcopy(model)
+    ours, theirs = (torch.optim.AdamW(m.parameters(), 0.1) for m in (model, other))
+    x = torch.randn(6, 5)
+
+    def whole(model: Any, optimizer: Any, x: Any) -> Any:
+        return step(model[0], optimizer, x)
+
+    compiled = mw.from_torch(whole, (model, ours, x), {"x": "[x, _]"}, "x=2")
+    for one, two, call in ((model, ours, compiled), (other, theirs, whole)):
+        torch.manual_seed(4)
+        for _ in range(3):
+            call(one, two, x)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-5)
+    compiled.close()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_averages_models(kind: str) -> None:
     torch.manual_seed(2)

@@ -25,6 +25,18 @@ if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
 
 _LOWERED = ("aten", "prims", "prim", "quantized_decomposed")
 """Namespaces of ops that are lowered, or refused by name."""
+_BY_TORCH = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("erfinv", "i0", "igamma", "igammac", "nextafter", "polygamma"),
+        *("grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward"),
+        *("_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa"),
+        *("_upsample_bicubic2d_aa_backward", "segment_reduce", "_segment_reduce_backward"),
+        *("_pdist_forward", "_pdist_backward", "masked_scatter_backward", "nonzero_static"),
+        *("histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "as_strided_copy"),
+    )
+)
+"""Ops of torch that nothing here lowers: torch's own kernels compute them, as do those of `torch.special`."""
 _FUNCTIONAL = ("auto_functionalized", "auto_functionalized_v2")
 CALL = "meshweave_host"
 """Mark of nodes that are called: the number of their function in this process."""
@@ -32,11 +44,13 @@ _NUMBER, _FUNCTION = "meshweave.host_number", "meshweave.host_function"
 
 
 def is_called(target: Any) -> bool:
-    """Tell whether what a node calls is an op that a program defines, with a kernel for the cpu."""
+    """Tell whether what a node calls is an op that a program defines, with a kernel for the cpu, or one of these."""
     import torch
 
     if not isinstance(target, torch._ops.OpOverload):
         return str(target) in _FUNCTIONAL
+    if (name := target._schema.name) in _BY_TORCH or name.startswith("aten::special_"):
+        return True
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return target.namespace not in _LOWERED and any(
         has_kernel(target.name(), key) for key in ("CPU", "CompositeExplicitAutograd")
@@ -79,7 +93,8 @@ def call_python(module: ir.Module) -> None:
         given = [value for value in call.operands if 0 not in value.type.shape]
         types = [result.type for result in call.results]
         names = {"number": known[_NUMBER], "function": known[_FUNCTION]}
-        made = iter(b.op(HOST, [t for t in types if 0 not in t.shape], given, **names).results)
+        kept = [t for t in types if 0 not in t.shape]
+        made = iter(b.op(HOST, kept, given, **names).results if kept else ())
         replace_op(call, [b.empty(t) if 0 in t.shape else next(made) for t in types])
     for name in said:
         functions_of(module)[name].erase()

@@ -346,7 +346,12 @@ def traced_step(
     mesh: Mesh,
 ) -> StepGraph:
     """Trace a step on the leaves of its arguments. Raises CompileError where torch cannot."""
-    found = _traced(step, leaves, structure, subjects, mesh, with_gradients=True)
+    try:
+        found = _traced(step, leaves, structure, subjects, mesh, with_gradients=True)
+    except (
+        _ZeroedError
+    ):  # None of them in their place, of which optimizers leave out those of what is not used
+        found = _traced(step, leaves, structure, subjects, mesh, with_gradients=False)
     if found is None:  # it ends without gradients: so it begins
         old = [
             n for n, value in subjects.tensors().items() if getattr(value, "grad", None) is not None
@@ -359,6 +364,10 @@ def traced_step(
         found = _traced(step, leaves, structure, subjects, mesh, with_gradients=False)
     assert found is not None
     return found
+
+
+class _ZeroedError(Exception):
+    """Say that a step fills the gradients that it finds with zeros, and does nothing else with them."""
 
 
 def _traced(
@@ -521,7 +530,10 @@ def _finished(
     output.args = ((*results, *[after[k] for k in written]),)
     graph.graph.eliminate_dead_code()
     gradients = given[len(kept) + len(subjects.rates) + inputs :]
-    if any(node.users for node in gradients):
+    readers = [user.target for node in gradients for user in node.users]
+    if readers and all(target is torch.ops.aten.zero.default for target in readers):
+        raise _ZeroedError
+    if readers:
         if not leaves_gradients:
             return None
         which = next(one for one, node in zip(trained, gradients, strict=True) if node.users)

@@ -133,6 +133,12 @@ def test_steps_of_pytorch_on_a_job_are_those_of_eager():
     check_done(by_torchrun(2, str(HERE / "steps.py"), seconds=280), 2)
 
 
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_modules_that_torch_has_distributed_train_on_a_job():
+    check_done(by_torchrun(2, str(HERE / "modules.py"), seconds=280), 2)
+
+
 @sampled(2)
 @pytest.mark.parametrize(
     ("how", "line"),
