@@ -38,8 +38,9 @@ LARGE = 1 << 17  # elements that no cache keeps from call to call
 TOGETHER = 8  # sums, or rows without vectors, that are written out side by side
 ROWS = 4  # of sums, or of vectors
 STEPS = 8  # of depth that are added at a time
+NARROW = 1024  # weights of a byte in a step of depth: that many STEPS at once are no streams that memory is fast at
+NARROW_STEPS = 2  # of these at a time
 TURNED = 1 << 14  # elements of few rows that are laid along their depth first
-AHEAD = 32 << 10  # bytes of weights, at most, that are asked for ahead: the first cache keeps them
 MOST_CODE = 1024  # nodes that are written out for one step
 CACHE_LINE = 64  # bytes
 PAIR_LANES = 16  # sums that a processor adds pairs of bf16 to
@@ -236,7 +237,7 @@ class ReusingLoops(NestLoops):
         one place in the first cache.
         """
         writer, size = self.writer, self.nest.sizes[self.shape.column]
-        room = min(ROOM, cache_bytes() // PANEL) // (STEPS if self._steps_alone else 1)
+        room = min(ROOM, cache_bytes() // PANEL)
         most = max(64, room // (self.count * self.width) // 64 * 64)
         self.apart = min(size, most) + PADDING
         self.buffers = [
@@ -284,14 +285,13 @@ class ReusingLoops(NestLoops):
     def _depth(self, dim: int, width: int, panel: ColumnBlock) -> None:
         """Add all depth to a panel; for several groups of rows in tiles that the second cache keeps."""
         steps = max(1, min(STEPS, MOST_CODE // (self.group * len(self.nest.code))))
-        if self._steps_alone:
-            steps = 1
-        ahead = max(steps, AHEAD // (width * self.element))
+        if self.asks and self.count == 1 and width <= NARROW:
+            steps = min(steps, NARROW_STEPS)
         size = self.nest.sizes[dim]
         whole = size // steps * steps
         if whole and self.lanes:
             at = self.writer.open(whole, steps)
-            self._wide_step(dim, at, steps, ahead, panel)
+            self._wide_step(dim, at, steps, panel)
             self.writer.close()
         elif whole:
             tile = whole
@@ -399,7 +399,8 @@ class ReusingLoops(NestLoops):
         machine = vectors()
         nbytes = max(WIDTHS[kind] for kind in kinds)
         most = machine.registers // 2 // min(self.count, ROWS) * machine.nbytes // nbytes
-        return min(most, CACHE_LINE // self.element)
+        lines = 2 if self.count == self.element == 1 else 1
+        return min(most, lines * CACHE_LINE // self.element)
 
     @property
     def asks(self) -> bool:
@@ -407,16 +408,8 @@ class ReusingLoops(NestLoops):
         slow = self.element == 1 or self.count > 2
         return self.lanes > 0 and slow and asks_ahead()
 
-    @property
-    def _steps_alone(self) -> bool:
-        """Tell whether steps of depth are added one by one, as they lie, to a panel that the first cache keeps."""
-        return self.asks and self.count == 1
-
-    def _wide_step(self, dim: int, at: Value, steps: int, ahead: int, panel: ColumnBlock) -> None:
-        """Add a few steps of depth to a panel, a vector of columns after the other.
-
-        ahead: how many steps later the weights come that are asked for meanwhile.
-        """
+    def _wide_step(self, dim: int, at: Value, steps: int, panel: ColumnBlock) -> None:
+        """Add a few steps of depth to a panel, a vector of columns after the other."""
         writer, depths = self.writer, self._depths(dim, at, steps)
         whole = writer.times(panel.width // self.lanes, self.lanes)
         if self.puts_together:
@@ -424,7 +417,7 @@ class ReusingLoops(NestLoops):
         loop = writer.open_loop(0, whole, self.lanes, [writer.number(0)] * (2 * self.asks))
         following = []
         if loop.carried:
-            later = writer.plus(at, writer.plus(loop.carried[0], ahead))
+            later = writer.plus(at, writer.plus(loop.carried[0], STEPS))
             following = self._ask(dim, steps, later, loop.carried, panel, whole)
         for group in self._groups():
             self._wide_rows(group, depths, panel, loop.counter)
