@@ -21,7 +21,14 @@ from meshweave.errors import CompileError, MeshweaveError, UsageError, did_you_m
 from meshweave.hints.ledger import Refusal, RefusedHintError
 from meshweave.ir.bindings import PassManager, ir
 from meshweave.ir.locations import compile_error
-from meshweave.ir.pipeline_text import GLOBAL_PASSES, PassEntry, parse_options, parse_value, read
+from meshweave.ir.pipeline_text import (
+    CANONICALIZE,
+    GLOBAL_PASSES,
+    PassEntry,
+    parse_options,
+    parse_value,
+    read,
+)
 from meshweave.transforms.base import Pass, PassFailure, remarks_to
 
 _TO_BUFFERS = "fuse-kernels,limit-kernels,order-launches,plan-memory"
@@ -115,6 +122,8 @@ def _entries(
                 )
             made = make_pass(kind, e.options or "")
             yield PipelineEntry(e.name, str(made), own=made)
+        elif (e.name, e.options) == ("canonicalize", None):
+            yield PipelineEntry(e.name, CANONICALIZE, path)
         else:
             yield PipelineEntry(
                 e.name, e.name + (f"{{{e.options}}}" if e.options is not None else ""), path

@@ -18,11 +18,11 @@ from meshweave.ir.bindings import PassManager, ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.locations import location_text, parse_module
 from meshweave.ir.ops import body_of, ops_where, producer, terminator
+from meshweave.ir.pipeline_text import CLEAN_UP
 
-_SETTLE = "builtin.module(canonicalize,cse)"
 _ALIKE = ("arith.", "math.", "dist.constrain", "dist.redistribute")
 """Ops whose tensors all have one shape: upstream does not learn it of them."""
-_ROUNDS = 64  # of `_SETTLE`, each of which settles what a region or such an op hides
+_ROUNDS = 64  # of `CLEAN_UP`, each of which settles what a region or such an op hides
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def load_at(text: str, ctx: ir.Context, name: str, shapes: Sequence[Sequence[int
 
 def _settle(module: ir.Module, main: ir.Operation) -> None:
     """Let all sizes follow from those of the arguments."""
-    manager = PassManager.parse(_SETTLE)
+    manager = PassManager.parse(CLEAN_UP)
     for _ in range(_ROUNDS):
         manager.run(module.operation)
         hidden = [op for op in ops_where(main, _is_alike) if _learn(op)]

@@ -29,6 +29,10 @@ GLOBAL_PASSES = (
 )
 """From the global view to the local program, on a mesh of known sizes."""
 
+CANONICALIZE = "canonicalize{disable-patterns={anonymous}::FoldInsertPadIntoFill}"
+"""MLIR's pass, less a pattern that forgets strides: a pad that is put into a fill with gaps landed where none are."""
+CLEAN_UP = f"builtin.module({CANONICALIZE},cse)"
+
 _NAME = re.compile(r"[\w.\-]+")
 
 

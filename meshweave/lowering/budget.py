@@ -33,6 +33,7 @@ from meshweave.hints.ledger import (
 )
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
+from meshweave.ir.pipeline_text import CLEAN_UP
 from meshweave.layout.layout import Layout
 from meshweave.lowering.buffers.bufferize import run_passes
 from meshweave.lowering.buffers.memory import region_bytes
@@ -276,7 +277,7 @@ def bytes_taken(clone: ir.Module, ledger: Ledger, select: SelectKernels) -> Mapp
         HintSlice().run(clone)
         select.run(clone)
         Overlap().run(clone)
-    run_passes(clone, "builtin.module(canonicalize,cse)")
+    run_passes(clone, CLEAN_UP)
     return _taken(clone, lower(clone, engines_of(select.target)[0], verify=False))
 
 

@@ -24,9 +24,10 @@ from meshweave.ir.build import OpBuilder
 from meshweave.ir.fft import FFT
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, ops_where
+from meshweave.ir.pipeline_text import CANONICALIZE, CLEAN_UP
 
 _ROUNDS = 2  # what the first one makes of powers chooses between complex numbers
-_TO_REAL = "builtin.module(convert-complex-to-standard,canonicalize,cse)"
+_TO_REAL = f"builtin.module(convert-complex-to-standard,{CANONICALIZE},cse)"
 _BODIES = ("linalg.", "mw.scan", "mw.scatter")
 _MOVES = ("tensor.", "dist.", "hint.place", "arith.select")
 _ENDS = ("scf.yield", "scf.condition", "hint.yield", "linalg.yield", "mw.yield", "tensor.yield")
@@ -44,7 +45,7 @@ def split_complex(module: ir.Module) -> None:
         _run(module, _TO_REAL)
     for op in ops_where(module.operation, lambda op: PAIR in op.attributes):
         separate(op)
-    _run(module, "builtin.module(canonicalize,cse)")
+    _run(module, CLEAN_UP)
     for op in ops_where(module.operation, _has_complex):
         raise CompileError(f"{op.name} of complex numbers is not supported", location_text(op))
 

@@ -31,6 +31,7 @@ from meshweave.ir.bindings import PassManager, ir, linalg
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, ops_where, replace_op, terminator
+from meshweave.ir.pipeline_text import CANONICALIZE
 
 _BODIES = ("linalg.generic", "linalg.map", "linalg.reduce", "mw.scan", "mw.scatter")
 _MOVES = (
@@ -176,7 +177,7 @@ def _bytes_of(constants: Sequence[ir.Operation]) -> list[ir.Attribute]:
         cast = "arith.extui" if isinstance(same, ir.IntegerType) else "arith.bitcast"
         values.append(inner.one(cast, type_, inner.constant(op.attributes["value"])))
     inner.op("func.return", [], values)
-    PassManager.parse("builtin.module(canonicalize)").run(module.operation)
+    PassManager.parse(f"builtin.module({CANONICALIZE})").run(module.operation)
     return [value.owner.attributes["value"] for value in terminator(body_of(made)).operands]
 
 

@@ -41,6 +41,7 @@ from meshweave.frontends.weights import add_weights
 from meshweave.ir.bindings import PassManager, ir, stablehlo
 from meshweave.ir.locations import compile_error, location_text, parse_module
 from meshweave.ir.ops import Ops, ops_by_name, ops_named, ops_where
+from meshweave.ir.pipeline_text import CLEAN_UP
 
 _COMPOSITES = "builtin.module(func.func(stablehlo-legalize-composite-to-call))"
 _SIMPLIFY = (
@@ -50,7 +51,6 @@ _TO_LINALG = (
     "builtin.module(stablehlo-legalize-to-linalg{enable-primitive-ops=true},"
     "stablehlo-convert-to-signless,reconcile-unrealized-casts)"
 )
-_CLEAN_UP = "builtin.module(canonicalize,cse)"
 _LOWER = lowerings()
 _CONVERT = "stablehlo.convert"
 _OURS = (
@@ -152,11 +152,11 @@ def _load(
     make_signless(entry_function(module))
     # Once, where it matters: verifying after every pass would take as long as the passes.
     module.operation.verify()
-    _run(module, _CLEAN_UP)
+    _run(module, CLEAN_UP)
     if scalarise(module):
-        _run(module, _CLEAN_UP)
+        _run(module, CLEAN_UP)
     if mark_copies(entry_function(module)):
-        _run(module, _CLEAN_UP)
+        _run(module, CLEAN_UP)
     if "sdy.manual_computation" in ops:
         close_regions(module)
     refuse_unknown(module, _OURS)

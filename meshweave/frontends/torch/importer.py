@@ -58,6 +58,7 @@ from meshweave.ir.bindings import PassManager, ir, torch_importer
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import compile_error, location_text
 from meshweave.ir.ops import functions_of, ops_named, replace_op
+from meshweave.ir.pipeline_text import CLEAN_UP
 from meshweave.layout import Layout, Mesh
 
 if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
@@ -72,7 +73,6 @@ _TO_LINALG = (
     "builtin.module(torch-backend-to-linalg-on-tensors-backend-pipeline{allow-non-finites=true})"
 )
 _CONTRACT = "torch-verify-linalg-on-tensors-backend-contract"  # allows no calls; we look ourselves
-_CLEAN_UP = "builtin.module(canonicalize,cse)"
 _OURS = (
     *("builtin", "func", "linalg", "tensor", "arith", "math", "complex", "scf"),
     *("dist", "hint", "mw"),
@@ -138,7 +138,7 @@ def _text(
         _run(module, _TO_TORCH)
         _run(module, _without(_TO_LINALG, _CONTRACT))
         ask_first(module)
-        _run(module, _CLEAN_UP)
+        _run(module, CLEAN_UP)
         call_routines(module)
         call_python(module)
         sum_products(module)
@@ -150,7 +150,7 @@ def _text(
         add_mesh(module, mesh)
         place_constraints(module)
         _place_regions(module, regions)
-        _run(module, _CLEAN_UP)
+        _run(module, CLEAN_UP)
         refuse_unknown(module, _OURS)
         _set_layouts(module, arguments, results)
         mark_unsigned(functions_of(module)["main"], graph)

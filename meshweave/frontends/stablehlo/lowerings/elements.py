@@ -6,8 +6,21 @@ These are unsigned integers, booleans, sums in 16 bits, and floats that no integ
 import math
 
 from meshweave.ir.bindings import arith, ir
-from meshweave.ir.build import OpBuilder, i64, tensor_type
+from meshweave.ir.build import OpBuilder, i64, i64_array, tensor_type
 from meshweave.ir.ops import body_of, ops_named, replace_op, terminator
+
+
+def _broadcast(op: ir.Operation) -> None:
+    """Broadcast without dims of one element that become longer: upstream makes wrong linalg of some."""
+    value, result = op.operands[0], op.results[0]
+    shape, dims = list(value.type.shape), list(op.attributes["broadcast_dimensions"])
+    kept = [k for k, d in enumerate(dims) if shape[k] != 1 or result.type.shape[d] == 1]
+    if len(kept) < len(dims) < result.type.rank and value.type.has_static_shape:
+        b = OpBuilder.before(op)
+        type_ = tensor_type([shape[k] for k in kept], value.type.element_type)
+        op.operands[0] = b.one("stablehlo.reshape", type_, value)
+        op.attributes["broadcast_dimensions"] = i64_array([dims[k] for k in kept])
+    _broadcast_bits(op)
 
 
 def _broadcast_bits(op: ir.Operation) -> None:
@@ -149,7 +162,7 @@ def _complex_bits(op: ir.Operation) -> None:
 
 LOWER = {
     "stablehlo.bitcast_convert": _complex_bits,
-    "stablehlo.broadcast_in_dim": _broadcast_bits,
+    "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.dot_general": _accumulate_wide,
     "stablehlo.reduce_precision": _reduce_precision,
 }
