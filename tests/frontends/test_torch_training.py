@@ -345,7 +345,8 @@ EDGES = {
         F.adaptive_avg_pool3d(x, (2, 3, 4)),
     ],
     "padding": lambda x: [
-        F.pad(x, (1, 2, 0, 3), mode=mode) for mode in ("constant", "reflect", "replicate")
+        *(F.pad(x, (1, 2, 0, 3), mode=mode) for mode in ("constant", "reflect", "replicate")),
+        F.pad(x, (-1, 2, 1, -2), mode="replicate"),
     ],
     "places": lambda x: [
         x.sort(-1)[0],

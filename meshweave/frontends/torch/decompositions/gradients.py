@@ -252,6 +252,8 @@ def _replication_pad(grad_output: Tensor, input: Tensor, padding: Sequence[int])
 
 
 def _to_edges(x: Tensor, dim: int, low: int, high: int) -> Tensor:
+    cut = [max(0, -low), max(0, -high)]  # of which nothing was read
+    x, low, high = torch.constant_pad_nd(x, [0, 0] * (-1 - dim) + cut), max(0, low), max(0, high)
     size = x.shape[dim] - low - high
     if size == 1:
         return x.sum(dim, keepdim=True)
