@@ -29,7 +29,6 @@ def decompositions() -> dict[object, Callable[..., object]]:
         aten.median.dim: of_rows(_median_along),
         aten.median.default: lambda x: _median_along(x.reshape(-1), 0)[0],
         aten.eq.Tensor: _equal,
-        **{op: partial(_with_number, op) for op in _COMPARISONS},
         aten.isclose.default: _isclose,
         aten.clamp.default: _clamp,
         aten.clamp.Tensor: _clamp,
@@ -56,23 +55,6 @@ def _equal(x: Tensor, y: Tensor) -> Tensor:
     if not (x.is_floating_point() and y.is_floating_point()):
         return NotImplemented
     return (x <= y) & (x >= y)
-
-
-_ATEN = torch.ops.aten
-_COMPARISONS = tuple(
-    op.Scalar for op in (_ATEN.eq, _ATEN.ne, _ATEN.lt, _ATEN.le, _ATEN.gt, _ATEN.ge)
-)
-
-
-def _with_number(op: Callable[..., Tensor], x: Tensor, number: float) -> Tensor:
-    """Compare numbers of one kind: of others upstream computes constants wrongly, `torch.ones(2) == 1`, or dies."""
-    kind = torch.result_type(x, number)
-    if kind.is_complex or type(number) not in (bool, int, float):
-        return NotImplemented
-    same = float(number) if kind.is_floating_point else number
-    if x.dtype == kind and type(same) is type(number):
-        return NotImplemented
-    return op(x.to(kind), same)
 
 
 def _isclose(

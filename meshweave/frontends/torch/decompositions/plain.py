@@ -277,9 +277,12 @@ def _by_number(op: OpOverload) -> Callable[..., Tensor]:
     def computed(x: object, y: object = None, *rest: object, **options: object) -> Tensor:
         if not isinstance(x, Tensor):
             return NotImplemented
-        if name in _COMPARED and isinstance(y, int) and x.is_floating_point():
-            is_right = name in ("eq", "ne") and x.dtype != torch.float64
-            return NotImplemented if is_right else op(x, float(y))
+        if name in _COMPARED and isinstance(y, int | float):
+            kind = torch.result_type(x, y)
+            if kind.is_floating_point and isinstance(y, int):
+                return op(x, float(y))
+            if kind != x.dtype and not kind.is_complex:
+                return op(x.to(kind), y)
         if x.dtype not in HALVES or not isinstance(y, float):
             return NotImplemented
         with _disable_current_modes():
