@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import gcd
 
 from meshweave.dialects.checks import mesh_of
@@ -192,8 +191,8 @@ class _Check:
         there = ProgramWalk.of(*known, whole, self._repeats, self.once)
         here = ProgramWalk.of(*known, local, self.repeated.__contains__, self.once)
         if self.formed:
-            there.forms = partial(forms_of_whole, there)
-            here.forms = partial(forms_of_part, here)
+            there.forms = forms_of_whole
+            here.forms = forms_of_part
         values = list(zip(results_of(f), results_of(g)))
         names = [f"@{name} result {k}" for k in range(len(values))]
         try:

@@ -42,7 +42,7 @@ def handles(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
-def no_forms(op: ir.Operation) -> Forms:
+def no_forms(walk: ProgramWalk, op: ir.Operation) -> Forms:
     """Give no form to what a loop carries."""
     return ()
 
@@ -70,7 +70,7 @@ class ProgramWalk:
     known: dict[Hashable, Term] = field(default_factory=dict)
     saved: int = 0  # ops that are not read again
     shortened: bool = False
-    forms: Callable[[ir.Operation], Forms] = no_forms
+    forms: Callable[[ProgramWalk, ir.Operation], Forms] = no_forms
     formed: bool = False  # a loop carries what has forms
     rounds: set[tuple[int, str]] = field(default_factory=set)  # see `Terms.rounds`
     spelled: list[ir.Module] = field(default_factory=list)  # what ops stand for, written out

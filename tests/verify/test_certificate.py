@@ -1,5 +1,6 @@
 """Every compile checks the program of one rank, and the bundle says what was proven."""
 
+import gc
 import json
 from hashlib import sha256
 from io import BytesIO
@@ -20,6 +21,7 @@ from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import parse_module
 from meshweave.verification.answer import Answer, Finding
+from meshweave.verification.walk import ProgramWalk
 
 PROGRAM = matmul("x=2, y=3", "[x, y]", "[y, _]", "[x, _]")
 
@@ -97,6 +99,18 @@ def test_explain_and_report_show_it(tmp_path: Path) -> None:
     assert said["proven"] == ["@main result 0"] and len(said["whole"]) == len(said["local"]) == 64
     meshweave("compile", example, "-o", tmp_path / "q.mwb", "--no-verify")
     assert Bundle.read(tmp_path / "q.mwb").manifest.certificate == UNCHECKED
+
+
+def test_nothing_of_the_check_waits_for_the_garbage_collector() -> None:
+    """Values of MLIR that are freed after their program, in whichever thread collects, corrupt memory."""
+    jitted = mw.jit(lambda x: mw.scan(lambda s, r: (mw.tanh(s + r), s * r), x[0], x), mesh="x=2")
+    gc.collect()
+    gc.disable()
+    try:
+        jitted(np.ones((4, 6), np.float32))
+        assert not [one for one in gc.get_objects() if isinstance(one, ProgramWalk)]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0)])

@@ -94,7 +94,7 @@ def _read_once(
     """Read one trip as a function of its number and of what is carried, and follow it; None where it is no function."""
     number, last = Var("t", f"{walk.terms.fresh()}", len(trips)), len(trips) - 1
     place = total([(of_var(number), trips.step)], trips.start)
-    trip, tried, forms = 0, None, walk.forms(op)
+    trip, tried, forms = 0, None, walk.forms(walk, op)
     try:
         while trip <= last:
             walk.ops += 1

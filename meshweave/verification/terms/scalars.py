@@ -53,8 +53,12 @@ _EXACT: dict[str, Callable[..., int]] = {
     "arith.muli": operator.mul,
 }
 _LOOKED_INTO = (
-    *("arith.select", "arith.cmpi", "arith.andi", "arith.ori", "arith.truncf"),
-    *("arith.extf", "arith.index_cast"),
+    "arith.select",
+    "arith.cmpi",
+    "arith.andi",
+    "arith.ori",
+    "arith.truncf",
+    "arith.extf",
 )
 """Ops with rules that hold for what is no number and no place."""
 _RULED = (*_LOOKED_INTO, "reduce", "product")
@@ -149,12 +153,13 @@ def _special(
         long = _before_rounding(terms, type_, reads[0])
         if long is not None:
             return long
-    if name == "arith.index_cast" and type_ == "index" and not reads[0].guards:
-        place = as_place(terms, reads[0])
-        return None if place is None else terms.iota(place)
     made = _algebra(terms, name, detail, type_, reads) if terms.algebra else None
     if made is not None:
         return made
+    if name == "arith.index_cast" and type_ == "index" and not reads[0].guards:
+        place = as_place(terms, reads[0])
+        if place is not None:
+            return terms.iota(place)
     if name in _CASTS and terms.nodes[reads[0].node].op == "iota":
         return _cast(terms, type_, reads[0])
     values = [terms.constant_of(r) for r in reads]
