@@ -28,7 +28,7 @@ _LOWERED = ("aten", "prims", "prim", "quantized_decomposed")
 _BY_TORCH = frozenset(
     f"aten::{name}"
     for name in (
-        *("erfinv", "i0", "igamma", "igammac", "nextafter", "polygamma"),
+        *("igamma", "igammac", "nextafter"),
         *("grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward"),
         *("_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa"),
         *("_upsample_bicubic2d_aa_backward", "segment_reduce", "_segment_reduce_backward"),

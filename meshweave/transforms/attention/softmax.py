@@ -69,10 +69,9 @@ class Softmax:
         parts = self.op(divisor, "arith.select")
         if parts is None or not isfinite(self._number(parts[1]) or nan):  # 0 is none too
             return divisor
-        compared = self._compared(parts[0], arith.CmpFPredicate.OEQ)
-        is_zero = (
-            compared is not None and parts[2] in compared and 0.0 in map(self._number, compared)
-        )
+        compared = self._compared(parts[0], arith.CmpFPredicate.OEQ) or ()
+        shorter = [(self.op(value, "arith.extf") or (value,))[0] for value in compared]
+        is_zero = parts[2] in shorter and 0.0 in map(self._number, compared)
         return parts[2] if is_zero else divisor
 
     def emptied(self, root: int) -> tuple[int, int | None]:
