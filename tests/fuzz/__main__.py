@@ -10,12 +10,32 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 os.environ["MESHWEAVE_CACHE"] = "off"
 
-from fuzz import arrays, bundles, gradients, layouts, lengths, plans, programs, stablehlo  # noqa: E402
+from fuzz import (  # noqa: E402
+    arrays,
+    bundles,
+    gradients,
+    jax_programs,
+    layouts,
+    lengths,
+    plans,
+    programs,
+    stablehlo,
+)
 from fuzz.search import Kind, search  # noqa: E402
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
-    for module in (programs, gradients, lengths, layouts, plans, bundles, arrays, stablehlo)
+    for module in (
+        programs,
+        gradients,
+        jax_programs,
+        lengths,
+        layouts,
+        plans,
+        bundles,
+        arrays,
+        stablehlo,
+    )
     for kind in module.KINDS
 }
 

@@ -44,7 +44,8 @@ class Kind:
 
     check: raises when a case goes wrong, Refused when the case asks for what cannot be had. text: what is kept.
     seconds: that a case may take in a fork of this process, of an idle machine; 0: it runs here, being pure Python, in
-    a second. engine: what runs a case, to be counted by.
+    a second. stays: it runs here all the same, for threads that a fork would be without. engine: what runs a case, to
+    be counted by.
     lines: a case is text, from which lines can be dropped to make it smaller. batch: cases of one seed.
     """
 
@@ -53,15 +54,16 @@ class Kind:
     check: Callable[[Any], None]
     text: Callable[[Any], str] = str
     seconds: int = 0
+    stays: bool = False
     engine: Callable[[Any], str] | None = None
     lines: bool = False
     batch: int = 50
 
     def wrong(self, case: Any) -> str | None:
         """Return what is wrong with a case, None if nothing is. Raises Refused."""
-        if self.seconds:
+        if self.seconds and not self.stays:
             return apart(lambda: self.check(case), self.seconds)
-        return _here(lambda: self.check(case), 1.0)
+        return _here(lambda: self.check(case), self.seconds or 1.0)
 
 
 @dataclass(frozen=True)
