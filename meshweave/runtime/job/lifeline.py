@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from meshweave.errors import RankError
@@ -15,6 +16,7 @@ from meshweave.runtime.processes.wire import receive, send
 
 _CONNECT = 10.0  # seconds for each address of rank 0
 _HEARD = 1.0  # seconds in which the server has passed on what a rank says
+_ENDED = 0.25  # seconds in which a launcher that ends all ranks ends the next: rank 0 was not the one that died then
 
 
 class Lifeline:
@@ -48,6 +50,7 @@ class Lifeline:
             except (OSError, EOFError, ValueError):
                 self._said.set()
                 if not self._all_left.is_set():
+                    time.sleep(_ENDED)
                     self._ended("rank 0 has died")
                 return
             rank = int(message["rank"])
