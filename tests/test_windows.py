@@ -437,3 +437,12 @@ def test_jacobi_moves_its_edges_and_nothing_else(shape: tuple[int, int]) -> None
     if shape == (100, 100):
         assert "1 collective brings" in text
         assert received(text) == 4 * (50 + 50 + 1)
+
+
+def test_nested_sizes_that_are_no_run_are_refused_where_places_count() -> None:
+    """They were taken for runs: a sum read padding."""
+    total = mw.jit(mw.sum, mesh="x=2, y=2", in_layouts=("[_*x*y] uneven(nested)",))
+    with pytest.raises(
+        mw.MeshweaveError, match=r"nested sizes of a dim of 5 .* flat sizes are right"
+    ):
+        total(np.arange(5.0))

@@ -8,10 +8,11 @@ from itertools import groupby
 
 import numpy as np
 
+from meshweave.errors import LayoutError
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder
 from meshweave.layout.layout import Layout
-from meshweave.layout.places import Digit, Indices, digits, irregular, is_nested, run_at
+from meshweave.layout.places import Digit, Indices, digits, irregular, is_nested, is_run, run_at
 from meshweave.transforms.partitioning.local import Local, axis_index
 
 
@@ -55,6 +56,11 @@ class GlobalIndex:
         """Make what does not depend on the local index."""
         shape, mesh = (cut.whole,), local.mesh
         if irregular(cut.layout, 0) or is_nested(cut.layout, mesh, shape, 0):
+            if not is_run(cut.layout, mesh, shape, 0):
+                raise LayoutError(
+                    f"layout {cut.layout}: nested sizes of a dim of {cut.whole} whose local factors stand before axes "
+                    "are no run of places, which an op here asks for: flat sizes are right"
+                )
             number = axis_index(b, cut.axes)
             begins, ends = run_at(cut.layout, mesh, shape, 0, _ranks(local, cut.axes))
             return cls(_entry(b, begins, number), (_Term(1, None, 1),), _entry(b, ends, number))
