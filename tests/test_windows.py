@@ -439,10 +439,20 @@ def test_jacobi_moves_its_edges_and_nothing_else(shape: tuple[int, int]) -> None
         assert received(text) == 4 * (50 + 50 + 1)
 
 
-def test_nested_sizes_that_are_no_run_are_refused_where_places_count() -> None:
-    """They were taken for runs: a sum read padding."""
-    total = mw.jit(mw.sum, mesh="x=2, y=2", in_layouts=("[_*x*y] uneven(nested)",))
-    with pytest.raises(
-        mw.MeshweaveError, match=r"nested sizes of a dim of 5 .* flat sizes are right"
-    ):
-        total(np.arange(5.0))
+@pytest.mark.parametrize("layout", ["[_*x*y]", "[_*3*x*y]", "[2*x*_*y]", "[x*2*y*3*_]"])
+@pytest.mark.parametrize("size", [3, 11])
+def test_places_in_nested_sizes_that_are_no_run(layout: str, size: int) -> None:
+    """Each digit cuts what the one before left, so that local ones have pieces of several lengths."""
+    rng = np.random.default_rng(size)
+    x, places = rng.permutation(size) + 1.0, rng.integers(0, size, 6)
+
+    def f(x: Any, places: Any) -> tuple[Any, ...]:
+        found = mw.searchsorted(mw.sort(x), x), x.at[places].add(1.0)
+        return mw.sum(x), mw.max(-x), mw.arange(size) * x, mw.take(x, places), x[::-1], *found
+
+    added = x.copy()
+    np.add.at(added, places, 1.0)
+    wanted = x.sum(), -1.0, np.arange(size) * x, x[places], x[::-1], x.astype(int) - 1, added
+    made = mw.jit(f, mesh="x=2, y=2", in_layouts=(f"{layout} uneven(nested)", "[_]"))(x, places)
+    for y, right in zip(made, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(y), right)

@@ -2,9 +2,8 @@
 
 Types shrink to the allocations that the layouts say, in place; redistributes become the steps of their plans; values
 that cost nothing to make anew are made where they are used. What a rank computes on padding is undefined and never
-reaches a
-result: an op that reduces over a padded dim first gets neutral elements there (partition_ops.py). A loop notes what the
-tensors that it carries are of (`dist.carried`), as ports of functions do: the check of the program begins with that.
+reaches a result: an op that reduces over a padded dim first gets neutral elements there (ops.py). A loop notes of what
+the tensors that it carries are parts (`dist.carried`), as ports of functions do: the check of the program begins there.
 """
 
 from dataclasses import dataclass

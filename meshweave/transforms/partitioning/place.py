@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 
 import numpy as np
 
-from meshweave.errors import LayoutError
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder
 from meshweave.layout.layout import Layout
@@ -44,12 +44,73 @@ class _Term:
 
 
 @dataclass(frozen=True)
+class _NestedPieces:
+    """Know the pieces of a dim in nested sizes that are no run of places: each digit cuts what the one before left.
+
+    extents, values: of the digits, major first; the value of a local digit is None. See `places.indices_at`.
+    """
+
+    extents: tuple[int, ...]
+    values: tuple[ir.Value | None, ...]
+    whole: int
+
+    @classmethod
+    def of(cls, b: OpBuilder, row: Sequence[Digit], whole: int) -> _NestedPieces:
+        """Read this rank's coordinates, outside of what asks for places."""
+        values = [None if d.axis is None else axis_index(b, [d.axis]) for d in row]
+        return cls(tuple([d.extent for d in row]), tuple(values), whole)
+
+    def place(self, b: OpBuilder, index: ir.Value) -> ir.Value:
+        """Return where the element at a local index lies in the whole dim; its size for padding."""
+        start, left, weight = b.index(0), b.index(self.whole), self._count
+        for extent, value in zip(self.extents, self.values, strict=True):
+            if value is None:
+                weight //= extent
+                value = b.binary(
+                    "remui", b.binary("divui", index, b.index(weight)), b.index(extent)
+                )
+            start, left = self._cut(b, value, extent, start, left)
+        some = b.compare(arith.CmpIPredicate.ugt, left, b.index(0))
+        return b.select(some, start, b.index(self.whole))
+
+    def local(self, b: OpBuilder, place: ir.Value) -> ir.Value:
+        """Return the local index that a place has on the rank that holds it."""
+        start, left, total, weight = b.index(0), b.index(self.whole), b.index(0), self._count
+        for extent, own in zip(self.extents, self.values, strict=True):
+            piece = b.binary("maxui", b.binary("ceildivui", left, b.index(extent)), b.index(1))
+            value = b.binary("divui", b.binary("subi", place, start), piece)
+            if own is None:
+                weight //= extent
+                total = b.binary("addi", total, b.times(value, weight))
+            start, left = self._cut(b, value, extent, start, left)
+        return total
+
+    @property
+    def _count(self) -> int:
+        return prod(n for n, value in zip(self.extents, self.values, strict=True) if value is None)
+
+    @staticmethod
+    def _cut(
+        b: OpBuilder, value: ir.Value, extent: int, start: ir.Value, left: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        """Return where a piece of what is left begins, and how long it is."""
+        piece = b.binary("ceildivui", left, b.index(extent))
+        begin = b.binary("minui", b.binary("muli", value, piece), left)
+        rest = b.binary("minui", piece, b.binary("subi", left, begin))
+        return b.binary("addi", start, begin), rest
+
+
+@dataclass(frozen=True)
 class GlobalIndex:
-    """Know where each local index is in the whole dim, which ends at `end`: at `offset` plus what its digits add."""
+    """Know where each local index is in the whole dim, which ends at `end`: at `offset` plus what its digits add.
+
+    pieces: what says so instead, in nested sizes that are no run.
+    """
 
     offset: ir.Value
     terms: tuple[_Term, ...]
     end: ir.Value
+    pieces: _NestedPieces | None = None
 
     @classmethod
     def of(cls, b: OpBuilder, cut: CutDim, local: Local) -> GlobalIndex:
@@ -57,10 +118,8 @@ class GlobalIndex:
         shape, mesh = (cut.whole,), local.mesh
         if irregular(cut.layout, 0) or is_nested(cut.layout, mesh, shape, 0):
             if not is_run(cut.layout, mesh, shape, 0):
-                raise LayoutError(
-                    f"layout {cut.layout}: nested sizes of a dim of {cut.whole} whose local factors stand before axes "
-                    "are no run of places, which an op here asks for: flat sizes are right"
-                )
+                pieces = _NestedPieces.of(b, digits(cut.layout, mesh, shape)[0], cut.whole)
+                return cls(b.index(0), (), b.index(cut.whole), pieces)
             number = axis_index(b, cut.axes)
             begins, ends = run_at(cut.layout, mesh, shape, 0, _ranks(local, cut.axes))
             return cls(_entry(b, begins, number), (_Term(1, None, 1),), _entry(b, ends, number))
@@ -72,6 +131,8 @@ class GlobalIndex:
 
     def whole(self, b: OpBuilder, index: ir.Value) -> ir.Value:
         """Return where the element at a local index lies in the whole dim."""
+        if self.pieces is not None:
+            return self.pieces.place(b, index)
         total = self.offset
         for term in self.terms:
             part = index if term.weight == 1 else b.binary("divui", index, b.index(term.weight))
@@ -110,8 +171,9 @@ class PlaceFinder:
 
     def find(self, b: OpBuilder, place: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Return whether the rank has a place, and where, 0 if it does not."""
-        if self.row:
-            here = self._local(b, place)
+        pieces = self.index.pieces
+        if self.row or pieces is not None:
+            here = self._local(b, place) if pieces is None else pieces.local(b, place)
             mine = b.compare(arith.CmpIPredicate.eq, self.index.whole(b, here), place)
         else:
             here = b.binary("subi", place, self.index.offset)

@@ -53,12 +53,8 @@ _EXACT: dict[str, Callable[..., int]] = {
     "arith.muli": operator.mul,
 }
 _LOOKED_INTO = (
-    "arith.select",
-    "arith.cmpi",
-    "arith.andi",
-    "arith.ori",
-    "arith.truncf",
-    "arith.extf",
+    *("arith.select", "arith.cmpi", "arith.andi", "arith.ori"),
+    *("arith.truncf", "arith.extf"),
 )
 """Ops with rules that hold for what is no number and no place."""
 _RULED = (*_LOOKED_INTO, "reduce", "product")
@@ -156,10 +152,6 @@ def _special(
     made = _algebra(terms, name, detail, type_, reads) if terms.algebra else None
     if made is not None:
         return made
-    if name == "arith.index_cast" and type_ == "index" and not reads[0].guards:
-        place = as_place(terms, reads[0])
-        if place is not None:
-            return terms.iota(place)
     if name in _CASTS and terms.nodes[reads[0].node].op == "iota":
         return _cast(terms, type_, reads[0])
     values = [terms.constant_of(r) for r in reads]
@@ -180,6 +172,9 @@ def _algebra(
         return product(terms, type_, [(reads[0], 1), (reads[1], _PRODUCTS.get(name, 1))])
     if name == "math.exp" and is_real(type_):
         return exponential(terms, type_, reads[0])
+    if name == "arith.index_cast" and type_ == "index" and not reads[0].guards:
+        place = as_place(terms, reads[0])
+        return None if place is None else terms.iota(place)
     if name == "arith.cmpf" and predicate_of(detail) in (1, 8):
         return _equal_to_low(terms, reads)
     return None
