@@ -52,9 +52,8 @@ def pytest_collection() -> Generator[None, Any, Any]:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(
-            20_000, 30, 30
-        )  # compiling leaves little garbage, and looking for it took a twentieth
+        # Compiling leaves little garbage, and looking for it took a twentieth.
+        gc.set_threshold(20_000, 30, 30)
         gc.enable()
 
 

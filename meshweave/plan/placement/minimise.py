@@ -231,9 +231,8 @@ class _Search:
         """Take turns until the best choices are proven to be so, nearly so, or for long."""
         visited = 0
         for turn in range(TURNS):
-            is_large = (
-                self.relaxed.entries > self.most
-            )  # then sweeps take longer than looking around
+            # Sweeps take longer than looking around then.
+            is_large = self.relaxed.entries > self.most
             sweeps = SWEEPS if is_large else min(MOST_SWEEPS, SWEEPS << turn)
             visited += self.relaxed.entries * self._sweep(sweeps)
             self.relaxed.guess()

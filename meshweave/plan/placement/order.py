@@ -22,9 +22,8 @@ def elimination_order(
 
     def rank(v: int) -> tuple[int, int] | None:
         others = graph[v]
-        if (
-            len(others) > most_near
-        ):  # what it takes to look at these grows with the square of their number
+        # What it takes to look at these grows with the square of their number.
+        if len(others) > most_near:
             return None
         missing = sum([len(others - graph[u]) - 1 for u in others])
         return missing, sizes[v] * prod([sizes[u] for u in others])

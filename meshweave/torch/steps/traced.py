@@ -348,9 +348,8 @@ def traced_step(
     """Trace a step on the leaves of its arguments. Raises CompileError where torch cannot."""
     try:
         found = _traced(step, leaves, structure, subjects, mesh, with_gradients=True)
-    except (
-        _ZeroedError
-    ):  # None of them in their place, of which optimizers leave out those of what is not used
+    except _ZeroedError:
+        # None of them in their place, of which optimizers leave out those of what is not used.
         found = _traced(step, leaves, structure, subjects, mesh, with_gradients=False)
     if found is None:  # it ends without gradients: so it begins
         old = [
