@@ -27,7 +27,6 @@ from meshweave.targets import Goal
 from meshweave.transforms.base import copied, ops_of
 from meshweave.verification.answer import Answer
 from meshweave.verification.buffers.check import verify_buffers
-from meshweave.verification.buffers.regions import ZERO, ByteRegion, Form, within
 
 TENSORS = "lower-collectives{{engine={}}},fuse-kernels"
 
@@ -528,15 +527,6 @@ def test_a_choice_between_tensors_is_proven_and_right() -> None:
         for t, u in np.ndindex(2, 2):
             got, _ = program(a, b, np.array(bool(t)), np.array(bool(u)))
             np.testing.assert_allclose(got, a * (a + b if t else b) if u else a + b)
-
-
-def test_a_run_within_parts_with_gaps_is_found() -> None:
-    """Twelve numbers of four bytes, back to back among those that lie eight bytes apart."""
-    every_second = ByteRegion(ZERO, ((24, 8), (4, 1)))
-    assert within(ByteRegion(Form(8), ((40, 1),)), every_second) == ByteRegion(
-        Form(16), ((10, 8), (4, 1))
-    )
-    assert within(ByteRegion(Form(2), ((40, 1),)), every_second) is None
 
 
 DONATED = """

@@ -119,8 +119,8 @@ def _apart_within(a: Dims, b: Dims, between: Form, period: int) -> bool:
 def inside(inner: ByteRegion, outer: ByteRegion, bounds: Bounds = NO_BOUNDS) -> ByteRegion | None:
     """Return where the bytes of `inner` are among those of `outer`, counted in order; None where that is not known."""
     weights, steps = _weights(outer.dims), [step for _, step in outer.dims]
-    between = inner.offset.plus(outer.offset, -1)
-    return _moved(ByteRegion(between, inner.dims), outer.dims, steps, weights, bounds)
+    between = ByteRegion(inner.offset.plus(outer.offset, -1), tuple(_broken(inner.dims, steps)))
+    return _moved(between, outer.dims, steps, weights, bounds)
 
 
 def within(inner: ByteRegion, outer: ByteRegion, bounds: Bounds = NO_BOUNDS) -> ByteRegion | None:

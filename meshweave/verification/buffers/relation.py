@@ -7,7 +7,7 @@ the body leaves there; that may make claims of other buffers, until there are no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from meshweave.verification.buffers.contents import (
     covers,
 )
 from meshweave.verification.buffers.program import Where
-from meshweave.verification.buffers.regions import Bounds, ByteRegion, Form, inside, whole
+from meshweave.verification.buffers.regions import Bounds, ByteRegion, Form, apart, inside, whole
 
 MOST_CLAIMS = 2000  # of a loop, beyond which it stays unproven
 
@@ -176,9 +176,9 @@ class Relation:
         if "insert" in (got.kind, want.kind):
             return self._pieces(got, want, but)
         if got.kind == "nothing":
-            return Doubt(
-                not got.is_unclear, f"expected {named(want)}, is {got.detail or 'nothing'}"
-            )
+            left = sum(r.nbytes for r in but) < got.nbytes  # else they may be all of it
+            reason = f"expected {named(want)}, is {got.detail or 'nothing'}"
+            return Doubt(left and not got.is_unclear, reason)
         reason = f"expected {named(want)}, is {named(got)}"
         return Doubt(_plain(got) and _plain(want) and not but, reason)
 
@@ -188,12 +188,10 @@ class Relation:
         while "insert" in (got.kind, want.kind):
             region, doubt = _peeled(got, want, bounds), None
             hidden = any(inside(region, other, bounds) for other in left)
-            if not hidden and got.region == want.region:
-                doubt = self.refines(got.parts[1], want.parts[1])
-            elif not hidden:
-                part, wanted = (self.contents.slice(c, region) for c in (got, want))
-                again = part.parts[:1] == (got,) and wanted.parts[:1] == (want,)
-                doubt = self._part(part, wanted) if again else self.refines(part, wanted)
+            if not hidden:
+                doubt = self._piece(got, want, region)
+            if doubt is not None and left:
+                doubt = self._piece_around(got, want, region, left, doubt)
             if doubt is not None:
                 return doubt
             got, want = (
@@ -203,14 +201,37 @@ class Relation:
                 left[region] = None
         return self.refines(got, want, tuple(left))
 
-    def _part(self, part: Content, wanted: Content) -> Doubt | None:
+    def _piece(
+        self, got: Content, want: Content, region: ByteRegion, but: Regions = ()
+    ) -> Doubt | None:
+        """Compare the bytes of a region of two contents. but: bytes of the region left out."""
+        if got.region == want.region:
+            return self.refines(got.parts[1], want.parts[1], but)
+        part, wanted = (self.contents.slice(c, region) for c in (got, want))
+        if part.parts[:1] == (got,) and wanted.parts[:1] == (want,):
+            return self._part(part, wanted, but)
+        return self.refines(part, wanted, but)
+
+    def _piece_around(
+        self, got: Content, want: Content, region: ByteRegion, known: Iterable[ByteRegion], doubt: Doubt
+    ) -> Doubt | None:  # fmt: skip
+        """Compare a piece again, without those of its bytes that are known to be right. doubt: of all its bytes."""
+        bounds = self.contents.scalars.bounds
+        meeting = [other for other in known if not apart(other, region, bounds)]
+        if not meeting:
+            return doubt
+        but = [found for found in (inside(r, region, bounds) for r in meeting) if found is not None]
+        again = self._piece(got, want, region, tuple(but)) if but else doubt
+        return again and again._replace(sure=False)
+
+    def _part(self, part: Content, wanted: Content, but: Regions) -> Doubt | None:
         """Compare pieces; those that other pieces meet in a way that is not known would lead round in circles."""
         for content in (part, wanted):
             if content.kind == "slice" and content.parts[0].kind == "insert" and part is not wanted:
                 return Doubt(
                     False, f"expected {named(wanted)}, is {named(part)}, as far as is known"
                 )
-        return self.refines(part, wanted)
+        return self.refines(part, wanted, but)
 
     # Loops and branches.
 
