@@ -28,7 +28,7 @@ class _Sums:
         """
         sizes = {v: n for term in terms for v, n in zip(term.variables, term.table.shape)}
         place = {v: i for i, v in enumerate(scope)}
-        left = [(term.variables, _spread(term, place)) for term in _added(terms)]
+        left = [(term.variables, _spread(term, place)) for term in summed(terms)]
         left.sort(key=lambda one: one[1].size)
         (first, total), have = left.pop(0), set[int]()
         have.update(first)
@@ -46,7 +46,7 @@ class _Sums:
         return total
 
 
-def _added(terms: Sequence[CostTerm]) -> list[CostTerm]:
+def summed(terms: Sequence[CostTerm]) -> list[CostTerm]:
     """Return terms of different variables with the same sum."""
     alike: dict[tuple[int, ...], list[CostTerm]] = {}
     for term in terms:
@@ -103,14 +103,14 @@ class _Follower:
 class Elimination:
     """Eliminate variables, cheapest first, and remember how each follows from those that are left.
 
-    left: the variables that are not eliminated. constant: what is added whatever they choose.
+    left: the variables that are not eliminated, and have a choice. constant: what is added whatever they choose.
     neighbours: of each variable those with which it has tables, and in how many.
     """
 
     def __init__(self, sizes: Sequence[int], terms: Sequence[CostTerm]) -> None:
         self.sizes = sizes
         self.made, self.constant = len(terms), 0.0
-        self.left: dict[int, None] = dict.fromkeys(range(len(sizes)))
+        self.left: dict[int, None] = dict.fromkeys([v for v, n in enumerate(sizes) if n > 1])
         self.steps: list[_Follower] = []
         self.buckets: dict[int, CostTerm] = {}
         self.of: list[dict[int, None]] = [{} for _ in sizes]

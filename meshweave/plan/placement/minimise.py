@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from meshweave.plan.placement.elimination import Elimination
+from meshweave.plan.placement.elimination import Elimination, summed
 from meshweave.plan.placement.order import elimination_order
 from meshweave.plan.placement.relaxation import Relaxation
 from meshweave.plan.placement.terms import Choices, CostTerm, Numbers, Places, cost_of
@@ -29,7 +29,7 @@ entries that are looked at for one of them, at most."""
 TURNS = 8
 """Turns of relaxation and elimination, at most."""
 
-SWEEPS, MOST_SWEEPS = 3, 24
+SWEEPS, MOST_SWEEPS = 8, 24
 """Sweeps of the first turn; each turn has twice as many as the one before, or so many at most ..."""
 
 STALLED = 5e-3
@@ -38,10 +38,7 @@ STALLED = 5e-3
 NEAR_ENOUGH = 2e-3
 """A gap at which the turns end ..."""
 
-LARGE = 2
-"""Tables of so many times the entries of the largest that is made are looked at by kinds of choices first."""
-
-MOST_VISITED = 1 << 22
+MOST_VISITED = 1 << 24
 """... where they have visited so many entries of tables."""
 
 SHARE, STEP = 0.1, 3.0
@@ -49,6 +46,9 @@ SHARE, STEP = 0.1, 3.0
 
 CLOSEST = 4
 """Choices of a variable among which better ones are looked for: so many near the bound, and near the best choices."""
+
+LARGE = 2
+"""Of so many times the entries of the largest table that is made only a part is looked at one by one."""
 
 ROUNDS = 2
 """Rounds in which that is done, at most, in a turn."""
@@ -69,33 +69,52 @@ def minimise(
     """Return the choices with the least sum of terms.
 
     sizes: how many choices each variable has, at least 1. terms: over two of these with more than one choice at most.
-    alike: returns numbers of the choices of each variable, the same for those that are so alike that large tables are
-    first looked at with one entry for all of them: the least. It changes how long that takes, not what a bound means.
+    alike: returns numbers of the choices of each variable, the same for those that are so alike that tables are first
+    looked at with one entry for all of them: the least. It changes how long that takes, not what a bound means.
     The same problem has the same answer.
     """
-    if alike is not None and sum([term.table.size for term in terms]) > LARGE * most_entries:
-        return _by_kinds(sizes, terms, most_entries, alike())
-    return _minimise(sizes, terms, most_entries)[0]
+    # Variables that are near each other in the problem are so in this order: costs move far in one sweep.
+    order = list(dict.fromkeys([v for term in terms for v in term.variables]))
+    return _minimise(sizes, terms, most_entries, order, alike)[0]
 
 
 def _minimise(
-    sizes: Sequence[int], terms: Sequence[CostTerm], most_entries: int
+    sizes: Sequence[int],
+    terms: Sequence[CostTerm],
+    most_entries: int,
+    order: Sequence[int],
+    alike: Callable[[], Sequence[Places]] | None = None,
 ) -> tuple[Choices, dict[int, Numbers]]:
     """Return the choices with the least sum of terms, and what choices with one of some variables cost at least."""
     work = Elimination(sizes, terms)
     _reduce(work, min(most_entries, MOST_FEW))
     left, bound, beside = dict[int, int](), inf, dict[int, Numbers]()
     if not _finished(work, most_entries):
-        # Variables that are near each other in the problem are so in this order: costs move far in one sweep.
-        met = dict.fromkeys([v for term in terms for v in term.variables if v in work.left])
-        search = _Search(Relaxation(sizes, work.rest, list(met), work.constant), most_entries)
-        search.run()
-        left, bound = dict(zip(met, search.picks)), search.bound
-        beside = dict(zip(met, search.beside(sizes[v] for v in met)))
+        met = [v for v in order if v in work.left]
+        rows = None if alike is None else alike()
+        if rows is not None and any(len(np.unique(rows[v])) < sizes[v] for v in met):
+            problem = _numbered(sizes, work.rest, met)
+            best = _by_kinds(*problem, most_entries, [rows[v] for v in met])
+            left, bound = dict(zip(met, best.picks)), best.bound + work.constant
+        else:
+            search = _Search(Relaxation(sizes, work.rest, met, work.constant), most_entries)
+            search.run()
+            left, bound = dict(zip(met, search.picks)), search.bound
+            beside = dict(zip(met, search.beside(sizes[v] for v in met)))
     picks = work.decoded(left)
     cost = cost_of(picks, terms)
     found = Choices(tuple(picks), cost, cost if _is_near(bound, cost, EXACT) else bound)
     return found, beside
+
+
+def _numbered(
+    sizes: Sequence[int], terms: Sequence[CostTerm], order: Iterable[int]
+) -> tuple[list[int], list[CostTerm]]:
+    """Return a problem of some variables, numbered in an order: each two of them share one table."""
+    place = {v: i for i, v in enumerate(order)}
+    return [sizes[v] for v in place], [
+        CostTerm(tuple([place[v] for v in term.variables]), term.table) for term in summed(terms)
+    ]
 
 
 def _by_kinds(
@@ -114,30 +133,40 @@ def _by_kinds(
         if key not in known:
             known[key] = _least_of_kinds(term, parts)
         coarse.append(CostTerm(term.variables, known[key]))
-    first, beside = _minimise([len(part.starts) for part in parts], coarse, most_entries)
+    order = range(len(sizes))
+    first, beside = _minimise([len(p.starts) for p in parts], coarse, most_entries, order)
     # Of choices that are alike one variable gets one of each kind: others follow, in place of as good ones.
     fixed = max(range(len(parts)), key=lambda v: len(parts[v].choices([first.picks[v]])))
+    entries = sum([term.table.size for term in terms])
     best, bound = None, first.bound
     for most in (1, CLOSEST):
         places = []
         for v, part in enumerate(parts):
             near = [first.picks[v]]
             if most > 1 and v in beside:
-                order = np.argsort(beside[v], kind="stable")[:most]
-                near += [int(k) for k in order if best is None or beside[v][k] <= best.cost]
+                row = np.argsort(beside[v], kind="stable")[:most]
+                near += [int(k) for k in row if best is None or beside[v][k] <= best.cost]
             if v == fixed:
                 places.append(np.sort(part.order[part.starts[list(dict.fromkeys(near))]]))
             elif most > 1 and v not in beside:
                 places.append(np.arange(sizes[v]))
             else:
                 places.append(part.choices(near))
-        found, _ = _minimise([len(p) for p in places], _restricted(terms, places), most_entries)
+        few = [len(p) for p in places], _restricted(terms, places)
+        found, _ = _minimise(*few, most_entries, order)
         if best is None or found.cost < best.cost:
             picks = tuple([int(p[i]) for p, i in zip(places, found.picks)])
             best = Choices(picks, cost_of(picks, terms), bound)
         if _is_near(bound, best.cost, NEAR_ENOUGH):
-            break
+            return best
     assert best is not None
+    if entries <= LARGE * most_entries:
+        search = _Search(Relaxation(sizes, terms, order, 0.0), most_entries)
+        search.relaxed.offer(np.array(best.picks, np.intp))
+        search.bound = max(search.bound, bound)
+        search.run()
+        picks = tuple(search.picks)
+        best = Choices(picks, cost_of(picks, terms), search.bound)
     return best
 
 
@@ -196,8 +225,8 @@ def _reduce(work: Elimination, most: int) -> None:
 
 def _finished(work: Elimination, most: int) -> bool:
     """Eliminate all that is left, if that takes few tables that are not too large."""
-    order, total = elimination_order(work.sizes, work.near, most)
-    if len(order) < len(work.left) or total > MOST_IN_ALL * most:
+    order, total = elimination_order(work.sizes, work.near, most, whole=True)
+    if total > MOST_IN_ALL * most:
         return False
     work.run(order)
     return True
@@ -231,6 +260,7 @@ class _Search:
         """Take turns until the best choices are proven to be so, nearly so, or for long."""
         visited = 0
         for turn in range(TURNS):
+            before = np.array([self.relaxed.bound, self.bound, -self.relaxed.cost])
             # Sweeps take longer than looking around then.
             is_large = self.relaxed.entries > self.most
             sweeps = SWEEPS if is_large else min(MOST_SWEEPS, SWEEPS << turn)
@@ -238,12 +268,12 @@ class _Search:
             self.relaxed.guess()
             if is_large:
                 self._descend()
-            low, cost = self.relaxed.bound, self.relaxed.cost
-            self.bound = max(self.bound, min(low, cost))
-            found = self._tried(low + self.share * max(0.0, cost - low))
-            self.share = min(1.0, self.share * STEP) if found else self.share / STEP
+            self._try_near()
             enough = NEAR_ENOUGH if visited >= MOST_VISITED else EXACT
             if _is_near(self.bound, self.relaxed.cost, enough):
+                return
+            after = np.array([self.relaxed.bound, self.bound, -self.relaxed.cost])
+            if (after - before).max() < STALLED * (self.relaxed.cost - self.bound):
                 return
             self._shrink()
 
@@ -257,6 +287,16 @@ class _Search:
                 break
         return number
 
+    def _try_near(self) -> None:
+        """Find the best of the choices near the bound of the relaxation, of more of them as long as these are few."""
+        low = self.relaxed.bound
+        self.bound = max(self.bound, min(low, self.relaxed.cost))
+        while self._tried(low + self.share * max(0.0, self.relaxed.cost - low)):
+            if self.share >= 1 or _is_near(self.bound, self.relaxed.cost, EXACT):
+                return
+            self.share = min(1.0, self.share * STEP)
+        self.share /= STEP
+
     def _tried(self, level: float) -> bool:
         """Find the best of the choices that may cost no more than a level, if that takes no large tables.
 
@@ -269,11 +309,15 @@ class _Search:
 
     def _best_among(self, places: Sequence[Places]) -> bool:
         """Find the best of some choices of each variable, if that takes no large tables."""
-        work = Elimination([len(p) for p in places], self.relaxed.terms(places))
-        if not _finished(work, self.most):
+        relaxed = self.relaxed
+        sizes = [len(p) for p in places]
+        order, total = elimination_order(sizes, relaxed.near(sizes), self.most, whole=True)
+        if total > MOST_IN_ALL * self.most:
             return False
+        work = Elimination(sizes, relaxed.terms(places))
+        work.run(order)
         picks = [p[i] for p, i in zip(places, work.decoded({}))]
-        self.relaxed.offer(np.array(picks, np.intp))
+        relaxed.offer(np.array(picks, np.intp))
         return True
 
     def _descend(self) -> None:

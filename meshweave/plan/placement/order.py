@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
-from math import prod
+from math import inf, prod
 
 
 def elimination_order(
@@ -10,11 +10,13 @@ def elimination_order(
     near: Mapping[int, Set[int]],
     most: int,
     neighbours: int | None = None,
-) -> tuple[list[int], int]:
+    whole: bool = False,
+) -> tuple[list[int], float]:
     """Return an order of variables, and the entries of all tables together.
 
     near: with which variables each one has a table. most: entries of a table; variables that would need a larger one
-    are left. neighbours: variables that have more of them when their turn comes are left too.
+    are left. neighbours: variables that have more of them when their turn comes are left too. whole: give up where one
+    is left, with an infinite number of entries.
     Variables come first whose neighbours get the fewest new neighbours [Kjaerulff, Triangulation of graphs, 1990].
     """
     graph = {v: set(others) for v, others in near.items()}
@@ -31,13 +33,15 @@ def elimination_order(
     ranks = {v: rank(v) for v in graph}
     queue = [(*r, v) for v, r in ranks.items() if r is not None]
     heapify(queue)
-    order, total = [], 0
+    order, total = list[int](), 0.0
     while queue:
         missing, entries, v = heappop(queue)
         if ranks.get(v) != (missing, entries):
             continue  # it has changed since
         others = graph[v]
         if entries > most:
+            if whole:
+                return order, inf
             continue
         del ranks[v], graph[v]
         order.append(v)

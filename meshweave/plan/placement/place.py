@@ -222,33 +222,38 @@ class PlacementProblem:
                 if v >= 0:
                     places.setdefault(self.variable(v), []).append(t)
             if not self.runs[op]:
-                found += self._handed_on(values)
+                found += self._handed_on(op, values)
                 continue
             for v, tensors in places.items():
-                table = self._table(rule, v, tuple(tensors))
+                table = self._table(rule, v, tuple(tensors), self._moved_times(op, v))
                 found.append(CostTerm((v, len(self.graph.specs) + op), table))
         return found
 
-    def _handed_on(self, values: Sequence[int]) -> list[CostTerm]:
+    def _moved_times(self, op: int, v: int) -> float:
+        """Return how often a value is moved for an op, in a run: whenever it is made, or the op runs if that is rarer.
+
+        What a function returns is made in all its calls; who reads it in one of them moves it once.
+        """
+        return min(self.times.ops[op], self.times.values[v])
+
+    def _handed_on(self, op: int, values: Sequence[int]) -> list[CostTerm]:
         """Return the cost of a pass, from one value to another."""
         ends = [self.variable(v) for v in values if v >= 0]
         if len(ends) != 2 or ends[0] == ends[1]:
             return []
         source, target = ends
-        times = self.times.values[source]
-        nbytes = self._bytes[source]
+        times, nbytes = self._moved_times(op, source), self._bytes[source]
         key = ("pass", self._domain[source], self._domain[target], nbytes, times)
         if key not in self._tables:
             here, there = self.layouts[source], self.layouts[target]
             self._tables[key] = times * self.prices.moves(here, there, self.mesh, nbytes)
         return [CostTerm((source, target), self._tables[key])]
 
-    def _table(self, number: int, v: int, tensors: tuple[int, ...]) -> Numbers:
+    def _table(self, number: int, v: int, tensors: tuple[int, ...], times: float) -> Numbers:
         """Return what a value costs an op that reads or makes it, for each layout and each run.
 
-        tensors: where it reads it; two operands in one layout are moved once.
+        tensors: where it reads it; two operands in one layout are moved once. times: how often it is moved.
         """
-        times = self.times.values[v]
         key = (number, tensors, self._domain[v], times)
         if key not in self._tables:
             self._tables[key] = times * self._ends(number, self.layouts[v], tensors)
