@@ -23,6 +23,7 @@ NAMES = (
     "placement",
     "training",
     "budgets",
+    "tracing",
 )
 
 

@@ -230,7 +230,8 @@ class TraceBuffer:
     How many marks it has made, and for how many there is room; from HEAD on two words for each: the processor's time
     stamp, and what begins then. That is the op's number for a collective, plus START or WAIT of `StatusRow` for a half
     of an async one; KERNEL and its number for a kernel; COPY for a copy between host and device; NOTHING where the step
-    ends. On gpus each mark is an event in the place of the time stamp, and there is one behind each op, too.
+    ends or fails, which is the last mark of each call. On gpus each mark is an event in the place of the time stamp,
+    and there is one behind each op, too.
     """
 
     COUNT = 0

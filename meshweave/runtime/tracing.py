@@ -19,6 +19,10 @@ from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.memory import Values, aligned
 
+_TOUCHED = (
+    1 << 17
+)  # words of a buffer that have memory from the start: to get a page takes as long as a hundred marks
+_PAGE = 512  # words
 _READINGS = 9  # of the clock, of which the quickest counts
 
 
@@ -27,13 +31,6 @@ class ClockReading(NamedTuple):
 
     stamp: int
     nanoseconds: int
-
-
-class Taken(NamedTuple):
-    """Hold the marks of each rank, a row (time stamp, what) for each, and how many there was no room for."""
-
-    rows: dict[int, Values]
-    dropped: int
 
 
 class DeviceRecord(NamedTuple):
@@ -73,7 +70,7 @@ class Slice:
 
 
 class Marks:
-    """Hold the buffers of some ranks. Each has room for so many marks between two calls of `take`."""
+    """Hold the buffers of some ranks, each with room for so many marks."""
 
     def __init__(self, ranks: Sequence[int], room: int, memory: Values | None = None) -> None:
         """Begin with no marks. memory: for the buffers, one after the other; None: new memory."""
@@ -81,39 +78,35 @@ class Marks:
         if memory is None:
             memory = aligned(8 * words * len(ranks)).view(np.int64)
         rows = memory[: words * len(ranks)].reshape(len(ranks), words)
-        self.room, self.rows = room, dict(zip(ranks, rows))
-        self._words = [
-            row.data[: TraceBuffer.HEAD] for row in rows
-        ]  # NumPy takes longer to read one
+        self.rows = dict(zip(ranks, rows))
         for row in rows:
+            row[:_TOUCHED:_PAGE] = 0
             row[TraceBuffer.COUNT], row[TraceBuffer.ROOM] = 0, room
 
     def show(self, board: StatusBoard) -> None:
         """Have the ranks of this process write to the buffers."""
-        for rank, row in self.rows.items():
-            board.rows[rank, StatusRow.TRACE] = row.ctypes.data
+        for rank in self.rows:
+            board.trace(rank, self.address(rank))
 
-    @property
-    def counts(self) -> list[int]:
-        """Return how many marks each rank has made since the last `take`, those without room too."""
-        return [words[TraceBuffer.COUNT] for words in self._words]
+    def address(self, rank: int) -> int:
+        """Return the address of a rank's buffer."""
+        return int(self.rows[rank].ctypes.data)
 
-    def take(self) -> Taken:
-        """Return the marks since the last time, and forget them."""
+    def read(self) -> tuple[dict[int, Values], int]:
+        """Return the marks of each rank, a row (time stamp, what) for each, and how many there was no room for."""
         found, dropped = {}, 0
         for rank, row in self.rows.items():
             count, room = int(row[TraceBuffer.COUNT]), int(row[TraceBuffer.ROOM])
             kept = min(count, room)
             dropped += count - kept
             found[rank] = row[TraceBuffer.HEAD :][: 2 * kept].reshape(kept, 2).copy()
-            row[TraceBuffer.COUNT] = 0
-        return Taken(found, dropped)
+        return found, dropped
 
 
 def hide(board: StatusBoard, ranks: Sequence[int]) -> None:
     """Have ranks write no marks any more."""
     for rank in ranks:
-        board.rows[rank, StatusRow.TRACE] = 0
+        board.trace(rank, 0)
 
 
 def read_clock(code: LoadedCode) -> ClockReading | None:

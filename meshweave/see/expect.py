@@ -78,7 +78,7 @@ class Meter:
 
     def start(self) -> Spent:
         """Begin to listen; return what will be filled in."""
-        WATCHERS.append(self)
+        WATCHERS.add(self)
         return self.spent
 
     def stop(self) -> None:
@@ -89,7 +89,7 @@ class Meter:
         """Count a program that was made."""
         self.spent.compiles += 1
 
-    def begins(self, program: Watched) -> None:
+    def begins(self, program: Watched) -> bool:
         """Count what a call of a program will take."""
         manifest, spent = program.bundle.manifest, self.spent
         self._programs[id(program.bundle)] = program
@@ -97,9 +97,7 @@ class Meter:
         spent.collectives += Counter(each.op for each in manifest.collectives)
         ports = (*manifest.inputs, *manifest.outputs)
         spent.peak_bytes = max(spent.peak_bytes, manifest.arena_bytes + port_bytes(ports))
-
-    def ended(self, program: Watched) -> None:
-        """Do nothing: it was counted when it began."""
+        return True
 
     def account(self, found: list[Excess]) -> list[str]:
         """Return the lines that say what was too much, and why."""

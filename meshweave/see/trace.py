@@ -10,8 +10,9 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from meshweave.bundle import Manifest, OpInfo
 from meshweave.errors import UsageError
 from meshweave.files.whole import write_bytes, write_text
 from meshweave.layout import Mesh
+from meshweave.runtime.forks import new_lock
 from meshweave.runtime.memory import Values
 from meshweave.runtime.tracing import DeviceRecord, Marks, Slice
 from meshweave.runtime.watched import WATCHERS, Watched, WatchesDevices, WritesMarks
@@ -27,8 +29,9 @@ from meshweave.see.exports import xspace
 
 Spans = np.ndarray[Any, Any]
 _STARTED = ", start"
+_NO_MARKS, _NO_SPANS = np.empty((0, 2), np.int64), np.empty((0, 3), np.int64)
 _EQUAL = 1000.0  # nanoseconds that two times of a GPU's events may differ and mean one
-ROOM = 1 << 17  # marks of a rank, 16 bytes each, of which a call has half at least
+ROOM = 1 << 22  # marks of a rank, 16 bytes each; memory that is not written takes none
 
 
 class RankTrace:
@@ -43,13 +46,14 @@ class RankTrace:
         self.slices: tuple[Slice, ...] = ()
         self.calls = self.dropped = self.unseen = 0
         self._room, self._began, self._began_at = room, 0, 0
-        self._programs: dict[int, _ProgramMarks] = {}
+        self._programs: dict[int, _ProgramTrace] = {}
+        self._lock, self._over = new_lock(), False
 
     def __enter__(self) -> RankTrace:
         if any(isinstance(watcher, RankTrace) for watcher in WATCHERS):
             raise UsageError("trace: a trace is under way already")
         self._began, self._began_at = time.monotonic_ns(), time.time_ns()
-        WATCHERS.append(self)
+        WATCHERS.add(self)
         return self
 
     def __exit__(
@@ -59,32 +63,29 @@ class RankTrace:
         traceback: TracebackType | None,
     ) -> None:
         WATCHERS.remove(self)
+        with self._lock:  # a call of another thread may begin now
+            self._over, traced, self._programs = True, list(self._programs.values()), {}
+        calls = [call for each in traced for call in each.stopped(self._began)]
+        self.calls = len(calls)
+        self.dropped = sum(each.dropped for each in traced)
         found: list[Slice] = []
-        for traced in self._programs.values():
-            traced.stop()
-            self.dropped += traced.dropped
-            found += traced.slices(self._began)
-        self._programs = {}
+        for number, call in enumerate(sorted(calls, key=lambda call: call.began)):
+            found += slices_of(call.manifest, number, call.spans, call.devices)
         self.slices = tuple(sorted(found, key=lambda s: (s.rank, s.start, -s.duration)))
 
     def compiled(self) -> None:
         """Do nothing: compiling is no part of a trace."""
 
-    def begins(self, program: Watched) -> None:
-        """Have a program write marks from its first call on."""
-        traced = self._programs.get(id(program))
-        if traced is None:
-            traced = _ProgramMarks(program, self._room)
-            self._programs[id(program)] = traced
-            self.unseen += traced.first is None and traced.watching is None
-        traced.begin()
-
-    def ended(self, program: Watched) -> None:
-        """Take the marks of a call; of one that another thread began before the trace there are none."""
-        traced = self._programs.get(id(program))
-        if traced is not None:
-            traced.take(self.calls)
-            self.calls += 1
+    def begins(self, program: Watched) -> bool:
+        """Have a program write marks from its first call on; it tells of further calls where it cannot."""
+        with self._lock:
+            if self._over:
+                return False
+            traced = self._programs.get(id(program))
+            if traced is None:
+                self._programs[id(program)] = traced = _ProgramTrace(program, self._room)
+                self.unseen += traced.unseen
+            return traced.begins()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the trace as Chrome's trace events: a track for each rank, times in microseconds."""
@@ -137,91 +138,84 @@ def _event(each: Slice, track: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _CallMarks:
-    """Hold where the marks of a call begin and end in the buffer of each rank, and once they are read, the marks."""
+class _TracedCall(NamedTuple):
+    """Hold what ranks did in a call, in nanoseconds from when the trace began. spans, devices: as for `slices_of`."""
 
-    __slots__ = ("call", "ends", "rows", "starts")
+    began: float
+    manifest: Manifest
+    spans: dict[int, Spans]
+    devices: bool = False
 
-    def __init__(self, call: int, starts: list[int], ends: list[int]) -> None:
-        self.call, self.starts, self.ends = call, starts, ends
-        self.rows: dict[int, Values] = {}
 
+class _ProgramTrace:
+    """Have a program write marks, and hold what they are written to.
 
-class _ProgramMarks:
-    """Hold the marks of a program's calls."""
+    unseen: whether it writes none. dropped: marks that there was no room for, once it has stopped.
+    """
 
     def __init__(self, program: Watched, room: int) -> None:
-        self.program, self.manifest = program, program.bundle.manifest
-        self.writer = program if isinstance(program, WritesMarks) else None
-        self.first = None if self.writer is None else self.writer.trace(room)
-        self.last = self.first
-        self.watching = program if isinstance(program, WatchesDevices) else None
-        if self.watching is not None:
-            self.watching.watch_devices(room)
-        self.numbers: list[int] = []  # of the calls
-        self.devices: list[DeviceRecord] = []
-        self.marks = self._marks() if self.first is not None else None
-        self.calls: list[_CallMarks] = []
-        self.dropped = self._read = 0  # calls whose marks are read
-        self._ends: list[int] = [] if self.marks is None else self.marks.counts
-        self._runs = False
+        self._program, self._manifest, self._room = program, program.bundle.manifest, room
+        self._writer = program if isinstance(program, WritesMarks) else None
+        self._first = None if self._writer is None else self._writer.trace(room)
+        self._devices = program if isinstance(program, WatchesDevices) else None
+        if self._devices is not None:
+            self._devices.watch_devices(room)
+        self._marks: list[Marks] = []  # of ranks that were started again, further ones
+        self._began: list[int] = []  # each call that the program has told of
+        self.unseen, self.dropped = self._first is None and self._devices is None, 0
 
-    def _marks(self) -> Marks | None:
-        return None if self.writer is None else self.writer.marks()
+    def begins(self) -> bool:
+        """Hear that a call begins; tell whether to be told of the next one too."""
+        writer = self._writer
+        if writer is None or self._first is None:
+            self._began.append(time.monotonic_ns())
+            return True
+        if (marks := writer.marks()) is None:
+            writer.trace(self._room)
+            marks = writer.marks()
+        if marks is not None and marks not in self._marks:
+            self._marks.append(marks)
+        return False
 
-    def begin(self) -> None:
-        """Leave out what a call before has written that failed."""
-        if self._runs and self.marks is not None:
-            self._ends = self.marks.counts
-        self._runs = True
+    def stopped(self, began: int) -> list[_TracedCall]:
+        """End the tracing of the program; return its calls, in times from `began` on."""
+        self._program.heard_by = None  # the trace itself, which holds much
+        if self._devices is not None:
+            return self._calls_of_devices(self._devices.unwatch_devices(), began)
+        if self._writer is None or self._first is None:
+            return [_TracedCall(each - began, self._manifest, {}) for each in self._began]
+        first, last = self._first, self._writer.untrace() or self._first
+        rate = (last.nanoseconds - first.nanoseconds) / max(last.stamp - first.stamp, 1)
+        found = []
+        for marks in self._marks:
+            rows, dropped = marks.read()
+            self.dropped += dropped
+            calls = zip_longest(*(_calls_in(row) for row in rows.values()), fillvalue=_NO_MARKS)
+            for call in calls:
+                spans, begins = {}, []
+                for rank, row in zip(rows, call):
+                    times = (row[:, 0] - first.stamp) * rate + (first.nanoseconds - began)
+                    spans[rank] = np.column_stack([times[:-1], times[1:], row[:-1, 1]])
+                    begins += times[:1].tolist()
+                found.append(_TracedCall(min(begins), self._manifest, spans))
+        return found
 
-    def take(self, call: int) -> None:
-        """Note where the marks of a call are: they are read later, when half of the room is used."""
-        self._runs = False
-        self.numbers.append(call)
-        marks = self.marks
-        if marks is not None and self._marks() is marks:
-            ends = marks.counts
-            self.calls.append(_CallMarks(call, self._ends, ends))
-            self._ends = ends
-            if max(ends) > marks.room // 2:
-                self._read_marks(marks)
+    def _calls_of_devices(self, records: Sequence[DeviceRecord], began: int) -> list[_TracedCall]:
+        self.dropped = sum(each.dropped for each in records)
+        calls = zip_longest(*(each.calls for each in records), fillvalue=_NO_SPANS)
+        ranks = [
+            {rank: row - np.array([began, began, 0]) for rank, row in enumerate(rows)}
+            for rows in calls
+        ]
+        ranks += [{} for _ in self._began[len(ranks) :]]  # calls of ranks that have ended since
+        named = zip(self._began, ranks)
+        return [_TracedCall(at - began, self._manifest, spans, True) for at, spans in named]
 
-    def _read_marks(self, marks: Marks) -> None:
-        """Read the marks of the calls since the last time."""
-        taken = marks.take()
-        self.dropped += taken.dropped
-        for each in self.calls[self._read :]:
-            each.rows = {
-                rank: rows[start:end]
-                for (rank, rows), start, end in zip(taken.rows.items(), each.starts, each.ends)
-            }
-        self._read, self._ends = len(self.calls), marks.counts
 
-    def stop(self) -> None:
-        """End the tracing of the program."""
-        if self.writer is not None and self.marks is not None:
-            self.last = self.writer.untrace()
-            self._read_marks(self.marks)
-        if self.watching is not None:
-            self.devices = self.watching.unwatch_devices()
-            self.dropped += sum(each.dropped for each in self.devices)
-
-    def slices(self, began: int) -> Iterator[Slice]:
-        """Yield the slices of all calls, with times from `began` on."""
-        for call, *rows in zip(self.numbers, *(each.calls for each in self.devices)):
-            spans = {rank: row - np.array([began, began, 0]) for rank, row in enumerate(rows)}
-            yield from slices_of(self.manifest, call, spans, devices=True)
-        if self.first is None or self.last is None:
-            return
-        stamps = self.last.stamp - self.first.stamp
-        rate = (self.last.nanoseconds - self.first.nanoseconds) / max(stamps, 1)
-        for each in self.calls:
-            spans = {}
-            for rank, marks in each.rows.items():
-                times = (marks[:, 0] - self.first.stamp) * rate + (self.first.nanoseconds - began)
-                spans[rank] = np.column_stack([times[:-1], times[1:], marks[:-1, 1]])
-            yield from slices_of(self.manifest, each.call, spans)
+def _calls_in(marks: Values) -> list[Values]:
+    """Return the marks of each call, the last of which says that it ends; of one that had no room, what there is."""
+    ends = np.flatnonzero(marks[:, 1] == TraceBuffer.NOTHING) + 1
+    return [call for call in np.split(marks, ends) if len(call)]
 
 
 def slices_of(

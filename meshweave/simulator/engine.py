@@ -40,7 +40,7 @@ from meshweave.runtime.processes.bootstrap import JobRank, MemoryStore
 from meshweave.runtime.program import bind_rows, buffer
 from meshweave.runtime.tracing import DeviceRecord, hide
 from meshweave.runtime.watchdog import WAITING
-from meshweave.runtime.watched import told_begins, told_ended
+from meshweave.runtime.watched import WATCHERS, CallWatcher, told_begins
 from meshweave.simulator.driver.emulated import EmulatedKernels
 from meshweave.simulator.driver.interleaving import Interleaving, StuckRankError
 from meshweave.simulator.driver.kernels import KernelRunner
@@ -100,6 +100,7 @@ class EmulateExecutable:
         check_engine(manifest, engine.name)
         self.engine, self.bundle, self.manifest = engine, bundle, manifest
         self.mesh = check_machine(manifest, engine.name)
+        self.heard_by: CallWatcher | None = None
         self.busy = threading.RLock()
         self._closed = False
         self._ranks: list[GpuRank] = []
@@ -376,9 +377,9 @@ class EmulateCall:
                 self._bind(ranks)
             executable.board.clear()
             executable.recorder.begin()
-            told_begins(executable)
+            if executable.heard_by is not WATCHERS.newest:
+                told_begins(executable)
             executable.told(body)
-            told_ended(executable)
 
     def free(self) -> None:
         """Free the device memory."""

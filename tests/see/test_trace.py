@@ -12,9 +12,9 @@ from commands import meshweave
 import meshweave as mw
 from meshweave.abi import StatusRow, TraceBuffer
 from meshweave.bundle import Manifest, OpInfo
-from meshweave.errors import UsageError
+from meshweave.errors import RankError, UsageError
+from meshweave.lowering.host.slices import ALONE
 from meshweave.runtime.tracing import Marks, Slice
-from meshweave.runtime.watched import told_begins, told_ended
 from meshweave.see.trace import RankTrace, slices_of
 
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
@@ -93,13 +93,6 @@ def test_a_trace_ends_when_the_call_of_another_thread_has(layer: mw.Program) -> 
     assert executable._marks is None and not executable._board.rows[:, StatusRow.TRACE].any()
 
 
-def test_a_call_that_began_before_the_trace_is_left_out(layer: mw.Program) -> None:
-    layer(X, W)
-    with mw.trace() as t:
-        told_ended(layer._last.program.executable)
-    assert (t.calls, t.slices) == (0, ())
-
-
 def test_marks_beyond_the_room_are_counted(layer: mw.Program) -> None:
     layer(X, W)
     with mw.trace() as t:
@@ -109,26 +102,47 @@ def test_marks_beyond_the_room_are_counted(layer: mw.Program) -> None:
         layer(X, W)
     assert small.dropped == 4 * (per_rank - 2)
     assert all(len(outer(small.slices, rank)) == 1 for rank in range(4))
-    with mw.trace(room=3 * per_rank) as t:  # read after each second call
+    with mw.trace(room=3 * per_rank - 1) as t:  # all of the third call but its end
         for _ in range(5):
             layer(X, W)
-    calls = [[s.name for s in outer(t.slices, 0) if s.call == call] for call in range(5)]
-    assert t.dropped == 0 and len(calls[0]) == per_rank - 1 and calls == [calls[0]] * 5
+    calls = [[s.name for s in outer(t.slices, 0) if s.call == call] for call in range(4)]
+    assert (t.calls, t.dropped) == (3, 4 * (2 * per_rank + 1))
+    assert len(calls[0]) == per_rank - 1 and calls == [calls[0], calls[0], calls[0][:-1], []]
 
 
-def test_what_a_call_wrote_that_failed_is_left_out(layer: mw.Program) -> None:
-    layer(X, W)
-    executable = layer._last.program.executable
+def test_a_call_that_fails_is_traced_until_then() -> None:
+    @mw.jit(mesh="x=2", in_layouts=("[]", "[x]"), timeout=0.3)
+    def count(n: mw.Array, v: mw.Array) -> mw.Array:
+        start = (mw.asarray(0, dtype=mw.int64), v)
+        return mw.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] + 1.0), start)[1]
+
+    few, most, v = np.int64(3), np.int64(2 * 10**12), np.ones(8, np.float32)
     with mw.trace() as t:
-        layer(X, W)
-        per_rank = executable.marks().counts[0]
-        told_begins(executable)
-        for row in executable.marks().rows.values():  # a failed call ends without telling
-            row[TraceBuffer.COUNT] += 1
-        layer(X, W)
-        assert executable.marks().counts[0] == 2 * per_rank + 1
-    first, second = ([s.name for s in outer(t.slices, 0) if s.call == call] for call in (0, 1))
-    assert t.calls == 2 and first == second
+        count(few, v)
+        with pytest.raises(RankError):
+            count(most, v)
+        count(few, v)
+    assert t.calls == 3
+    for rank in range(2):
+        loops = [s for s in outer(t.slices, rank) if s.name == "loop"]
+        assert [s.call for s in loops] == [0, 1, 2]
+        assert loops[1].duration > 0.25e9 > loops[2].duration and "test_trace.py:" in loops[0].where
+    count.close()
+
+
+def test_small_kernels_share_a_slice() -> None:
+    @mw.jit
+    def chain(x: mw.Array) -> mw.Array:
+        for _ in range(20):
+            x = (x + mw.sum(x, axis=0, keepdims=True)) * 0.5
+        rounds = (mw.asarray(0), x)
+        return mw.while_loop(lambda c: c[0] < 50, lambda c: (c[0] + 1, c[1] + c[1].T), rounds)[1]
+
+    with mw.trace() as t:
+        chain(X)
+    kernels = [s.name for s in t.slices if s.rank == 0]
+    assert kernels[:ALONE] == ["loops"] * (ALONE - 1) + [f"loops and {40 - ALONE} more"]
+    assert kernels[ALONE:] == ["loop"]
 
 
 def test_the_engine_mpi_writes_marks() -> None:

@@ -7,6 +7,9 @@ where there is none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 from meshweave.abi import HOST_CALL, TraceBuffer
 from meshweave.ir.bindings import ir
 from meshweave.ir.calls import HostCall, called
@@ -18,7 +21,8 @@ from meshweave.lowering.cpu.iterations import SharedLoop, shared_loop
 from meshweave.lowering.host.branches import type_text
 from meshweave.lowering.host.emit import Code, Emitter
 from meshweave.lowering.host.marks import MARK, MARK_TYPES
-from meshweave.lowering.nests.rows import KernelUnit
+from meshweave.lowering.host.slices import ALONE, TraceSlice, trace_slices
+from meshweave.lowering.nests.rows import Entry, KernelUnit
 
 _POINTER = "!llvm.ptr"
 
@@ -26,9 +30,15 @@ _POINTER = "!llvm.ptr"
 class CpuEmitter(Emitter):
     """Write a function of the program."""
 
+    def __init__(self, code: Code, plan: FunctionPlan, called: bool) -> None:
+        super().__init__(code, plan, called)
+        self._slices: dict[int, TraceSlice] = {}
+        # How many kernels have slices of their own; None in a loop that is one slice.
+        self._alone: int | None = 0 if called else ALONE
+
     def unit(self, unit: KernelUnit) -> None:
         """Call a kernel, which may take the cores of the rank."""
-        self._mark(self._kernel(unit.title, unit.where))
+        self._mark_slice(unit)
         self._call_kernel(unit, self.code.name_of(unit))
 
     def routine(self, step: Step) -> None:
@@ -55,7 +65,8 @@ class CpuEmitter(Emitter):
         """Write an scf.for, or have the cores do its iterations."""
         loop = shared_loop(step, self.plan)
         if loop is None:
-            super().for_loop(step)
+            with self._rounds(step):
+                super().for_loop(step)
             return
         self._mark(self._kernel("loop", location_text(step.op.location)))
         body = _LoopBody(self.code, self.plan, self.called, loop)
@@ -72,6 +83,32 @@ class CpuEmitter(Emitter):
         types = f"({_POINTER}, {_POINTER}, {_POINTER}, i64)"
         self.code.declared[SHARE] = types
         self.lines.append(f"llvm.call @{SHARE}({', '.join(given)}) : {types} -> ()")
+
+    def while_loop(self, step: Step) -> None:
+        """Write an scf.while."""
+        with self._rounds(step):
+            super().while_loop(step)
+
+    @contextmanager
+    def _rounds(self, step: Step) -> Iterator[None]:
+        """Mark a quiet loop, or what its rounds do."""
+        self._mark_slice(step)
+        before = self._alone
+        self._alone = None if before is None or id(step) in self._slices else 0
+        yield
+        self._alone = before
+
+    def _entries(self, entries: Sequence[Entry]) -> None:
+        if self._alone is not None:
+            found = trace_slices(entries, self._alone)
+            self._slices |= found
+            self._alone = max(0, self._alone - len(found))
+        super()._entries(entries)
+
+    def _mark_slice(self, entry: Entry) -> None:
+        """Mark what begins a slice of a trace."""
+        if (found := self._slices.get(id(entry))) is not None:
+            self._mark(self._kernel(found.name, found.where))
 
     def _kernel(self, name: str, where: str) -> int:
         return TraceBuffer.KERNEL + self.code.mark(name, where)

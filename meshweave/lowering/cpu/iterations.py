@@ -6,7 +6,6 @@ place of its own for them, where all of them fit its cache; what else it writes 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from meshweave.lowering.cpu import pieces
 from meshweave.lowering.nests.bind import Access, LoopNest
 from meshweave.lowering.nests.bodies import constant_of
 from meshweave.lowering.nests.linear import Linear
-from meshweave.lowering.nests.rows import Entry, KernelUnit, in_order
+from meshweave.lowering.nests.rows import Entry, KernelUnit, in_order, iterations_of, numbers_of
 from meshweave.plan.machine import cache_bytes
 
 FEWEST = 4  # iterations
@@ -54,13 +53,13 @@ class _Reach(NamedTuple):
 
 def shared_loop(step: Step, plan: FunctionPlan) -> SharedLoop | None:
     """Return an scf.for that cores may share; None for another, or where there is too little to do."""
-    numbers = _bounds(step.op)
+    numbers = numbers_of(step.op)
     if len(step.op.operands) > 3 or numbers is None or len(numbers) < FEWEST:
         return None
     entries = list(in_order(step.bodies[0]))
     if not all(_is_plain(entry) for entry in entries):
         return None
-    if _work(step.bodies[0]) < pieces.GRAIN:
+    if iterations_of(step.bodies[0]) < pieces.GRAIN:
         return None
     own = _own(step, entries, plan)
     units = [entry for entry in entries if isinstance(entry, KernelUnit)]
@@ -73,14 +72,6 @@ def shared_loop(step: Step, plan: FunctionPlan) -> SharedLoop | None:
     return SharedLoop(numbers.start, numbers.step, len(numbers), own, low, high)
 
 
-def _bounds(op: ir.Operation) -> range | None:
-    """Return the numbers that the counter of an scf.for has, where they are known."""
-    known = [constant_of(value) for value in list(op.operands)[:3]]
-    if op.name != "scf.for" or any(number is None for number in known):
-        return None
-    return range(*[number.value for number in known if number is not None])
-
-
 def _is_plain(entry: Entry) -> bool:
     """Tell whether an entry computes, and does no more."""
     if isinstance(entry, KernelUnit):
@@ -91,19 +82,6 @@ def _is_plain(entry: Entry) -> bool:
     return entry.what.startswith(("arith.", "math.")) and not any(
         isinstance(value.type, ir.MemRefType) for value in results
     )
-
-
-def _work(entries: Sequence[Entry]) -> int:
-    """Count the iterations of the kernels of a block."""
-    total = 0
-    for entry in entries:
-        if isinstance(entry, KernelUnit):
-            total += sum(math.prod(nest.sizes) for nest in entry.nests)
-            continue
-        numbers = _bounds(entry.op)
-        times = 1 if numbers is None else len(numbers)
-        total += times * sum(_work(body) for body in entry.bodies)
-    return total
 
 
 def _own(step: Step, entries: Sequence[Entry], plan: FunctionPlan) -> frozenset[Root]:
@@ -157,7 +135,7 @@ def _lie_apart(found: Sequence[_Reach | None], op: ir.Operation) -> bool:
     known = [reach for reach in found if reach is not None]
     if len(known) < len(found) or len({(reach.factor, reach.fixed) for reach in known}) != 1:
         return False
-    numbers = _bounds(op)
+    numbers = numbers_of(op)
     assert numbers is not None
     span = max(reach.high for reach in known) - min(reach.low for reach in known) + 1
     return abs(known[0].factor) * numbers.step >= span
@@ -197,7 +175,7 @@ def _counted(value: ir.Value) -> range | None:
     owner = value.owner
     if not isinstance(owner, ir.Block) or value != owner.arguments[0]:
         return None
-    return _bounds(owner.owner.operation)
+    return numbers_of(owner.owner.operation)
 
 
 def _expanded(value: ir.Value) -> tuple[Mapping[ir.Value, int], int]:

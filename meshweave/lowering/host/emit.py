@@ -122,11 +122,19 @@ class Emitter(Branches):
             arguments += [f"%in{k}" for k in range(buffers.inputs)]
             arguments += [f"%out{k}" for k in range(buffers.outputs)] + ["%frame"]
         body = "\n".join(self.lines)
+        ends = "" if self.called else self._failed_end()
         return (
             f"llvm.func @{name}({', '.join(f'{a}: !llvm.ptr' for a in arguments)}) -> i32 {{\n{body}\n"
             "%done = llvm.mlir.constant(0 : i32) : i32\nllvm.return %done : i32\n"
-            "^failed(%code: i32):\nllvm.return %code : i32\n}\n"
+            f"^failed(%code: i32):\n{ends}llvm.return %code : i32\n}}\n"
         )
+
+    def _failed_end(self) -> str:
+        """Return what a step does before it fails: a trace holds what it did until then."""
+        written, self.lines = self.lines, []
+        self._mark(TraceBuffer.NOTHING)
+        ends, self.lines = self.lines, written
+        return "".join(f"{line}\n" for line in ends)
 
     # Names.
 

@@ -30,6 +30,7 @@ from meshweave.lowering.nests.bind import (
     reordered,
     without_ones,
 )
+from meshweave.lowering.nests.bodies import constant_of
 from meshweave.lowering.nests.kernels import ElementRef, FusedKernel, Output
 
 MOST_NESTS = 16
@@ -78,6 +79,27 @@ def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
         if isinstance(entry, Step):
             for body in entry.bodies:
                 yield from in_order(body)
+
+
+def numbers_of(op: ir.Operation) -> range | None:
+    """Return the numbers that the counter of an scf.for has, where they are known."""
+    known = [constant_of(value) for value in list(op.operands)[:3]]
+    if op.name != "scf.for" or any(number is None for number in known):
+        return None
+    return range(*[number.value for number in known if number is not None])
+
+
+def iterations_of(entries: Iterable[Entry]) -> int:
+    """Count the iterations of the kernels of a block; of a loop around them that has no known end, those of a round."""
+    total = 0
+    for entry in entries:
+        if isinstance(entry, KernelUnit):
+            total += sum(math.prod(nest.sizes) for nest in entry.nests)
+            continue
+        numbers = numbers_of(entry.op)
+        times = 1 if numbers is None else len(numbers)
+        total += times * sum(iterations_of(body) for body in entry.bodies)
+    return total
 
 
 def ordered(nest: LoopNest) -> LoopNest:

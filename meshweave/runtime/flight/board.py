@@ -71,6 +71,10 @@ class StatusBoard:
         """Note that a rank's `step` has returned."""
         self._words[rank][StatusRow.STATE] = abi.RETURNED
 
+    def trace(self, rank: int, buffer: int) -> None:
+        """Have a rank write marks to the buffer at this address (`abi.TraceBuffer`), or none: 0."""
+        self._words[rank][StatusRow.TRACE] = buffer
+
     def announce(self, rank: int) -> None:
         """Note that a rank is this process."""
         self.rows[rank, StatusRow.BORN] = began(os.getpid())

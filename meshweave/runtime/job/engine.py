@@ -25,11 +25,11 @@ from meshweave.runtime.job.member import Job
 from meshweave.runtime.limits import check_job
 from meshweave.runtime.local.serving import Lookout
 from meshweave.runtime.memory import Values
-from meshweave.runtime.mpi.rank import MpiRank, code_meaning
+from meshweave.runtime.mpi.rank import MpiRank, TracedRank, code_meaning
 from meshweave.runtime.mpi.window import wanted
 from meshweave.runtime.program import bind_row, fault
 from meshweave.runtime.watchdog import Watchdog
-from meshweave.runtime.watched import told_begins, told_ended
+from meshweave.runtime.watched import WATCHERS, told_begins
 
 
 class JobEngine:
@@ -61,7 +61,7 @@ class JobEngine:
         """End nothing: the ranks are there for other programs too."""
 
 
-class JobExecutable:
+class JobExecutable(TracedRank):
     """Hold a program that all ranks have loaded. called: what messages call it."""
 
     def __init__(self, engine: JobEngine, bundle: Bundle) -> None:
@@ -99,9 +99,9 @@ class JobExecutable:
             ]
             inputs, outputs = bind_row(self.manifest, self.rank, row)
             table = self._program.table.bound(inputs, outputs)
-            told_begins(self)
+            if self.heard_by is not WATCHERS.newest:
+                told_begins(self)
             self._execute(int(table.ctypes.data))
-            told_ended(self)
             return collect(self, [outputs])
 
     def _whole(self, values: Sequence[object]) -> dict[str, Values]:
@@ -125,6 +125,7 @@ class JobExecutable:
 
     def _execute(self, context: int) -> None:
         board = self.job.board
+        board.trace(self.rank, self._program.marks_at)  # all programs of the job have one board
         board.begin(self.rank)
         self._lookout.begin()
         code = self._program.step(context)

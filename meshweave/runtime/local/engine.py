@@ -37,7 +37,7 @@ from meshweave.runtime.memory import Values, aligned
 from meshweave.runtime.program import SlotTable, StepFunction, bind_rows, fault, load_code
 from meshweave.runtime.tracing import ClockReading, Marks, hide, read_clock
 from meshweave.runtime.watchdog import Watchdog
-from meshweave.runtime.watched import WATCHERS, told_begins, told_ended
+from meshweave.runtime.watched import WATCHERS, CallWatcher, told_begins
 
 GRACE = 2.0  # seconds that ranks get to leave after an abort
 _TICK = 0.1  # seconds between looks at the board
@@ -230,6 +230,7 @@ class LocalExecutable:
         self.bundle, self.manifest, self.timeout = bundle, manifest, timeout
         self.mesh, self.slots = check_machine(manifest, manifest.engine), slots(manifest)
         self._code, self._step = load_code(bundle)
+        self.heard_by: CallWatcher | None = None
         self._marks: Marks | None = None
         self._board = StatusBoard.private(self.mesh.nranks)
         self._world = World(self.mesh, manifest.groups, self._board)
@@ -331,12 +332,9 @@ class LocalExecutable:
                     f"{named(self._lost)} never came back from an earlier run: "
                     "load the program again"
                 )
-            if WATCHERS:
+            if self.heard_by is not WATCHERS.newest:
                 told_begins(self)
-                self._execute_somehow(call)
-                told_ended(self)
-            else:
-                self._execute_somehow(call)
+            self._execute_somehow(call)
 
     def _execute_somehow(self, call: LocalCall) -> None:
         """Run a call in the way that is fastest for it."""
@@ -362,13 +360,11 @@ class LocalExecutable:
         """Run the only rank in this thread, which holds `lock`: a call that is neither timed nor told to the board."""
         if self._closed:
             raise MeshweaveError("the program is closed: load it again")
-        if WATCHERS:
+        if self.heard_by is not WATCHERS.newest:
             told_begins(self)
         code = self._step(call.contexts[0])
         if code:
             raise RankError(self._failure([code]) or "the rank failed")
-        if WATCHERS:
-            told_ended(self)
 
     def _execute_here(self, call: LocalCall) -> None:
         """Run the only rank in this thread, which does not listen to Ctrl-C meanwhile."""

@@ -26,14 +26,13 @@ from meshweave.runtime.flight.recorder import FlightRecorder, new_incident
 from meshweave.runtime.flight.records import ELSEWHERE, TOLD
 from meshweave.runtime.local.serving import Lookout
 from meshweave.runtime.memory import Values
-from meshweave.runtime.mpi.rank import MpiRank, code_meaning
+from meshweave.runtime.mpi.rank import MpiRank, TracedRank, code_meaning
 from meshweave.runtime.mpi.watcher import alive_pipe, start_watcher
 from meshweave.runtime.mpi.window import ranks_of, wanted
 from meshweave.runtime.processes.shared_files import mpi_memory, remove
 from meshweave.runtime.program import bind_row, fault
-from meshweave.runtime.tracing import ClockReading, Marks, hide, read_clock
 from meshweave.runtime.watchdog import Watchdog
-from meshweave.runtime.watched import told_begins, told_ended
+from meshweave.runtime.watched import WATCHERS, told_begins
 from meshweave.runtime.weights.bundled import weights_of_rank
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI
@@ -42,7 +41,7 @@ if TYPE_CHECKING:  # importing mpi4py initialises MPI
 _HEARD = 0.2  # seconds in which mpiexec passes on what a rank has said; when the job ends, it drops what is left
 
 
-class InsideProgram:
+class InsideProgram(TracedRank):
     """Run a bundle of engine "mpi" on every rank of COMM_WORLD; every rank makes the same calls.
 
     bundle:  what `meshweave compile --engine mpi` wrote, read by `Bundle.read`; of as many ranks as the job has.
@@ -82,7 +81,6 @@ class InsideProgram:
         self._program = MpiRank(
             bundle, self._board, window=wanted(window), foreign=True, cores=checked_cores(cores)
         )
-        self._marks: Marks | None = None
         self._weights = weights_of_rank(bundle, self.rank)
         watchdog = Watchdog(self._board, self.manifest, timeout)
         self._lookout = Lookout(watchdog, self._stalled)
@@ -114,7 +112,8 @@ class InsideProgram:
 
     def execute(self, context: int) -> None:
         """Call `step` with the table at the address `context`."""
-        told_begins(self)
+        if self.heard_by is not WATCHERS.newest:
+            told_begins(self)
         self._board.begin(self.rank)
         self._lookout.begin()
         code = self._program.step(context)
@@ -123,26 +122,6 @@ class InsideProgram:
         if code:
             line = fault(self.manifest, self.rank, code, code_meaning(code))
             self._abort(self._flight.written("failure", line))
-        told_ended(self)
-
-    def trace(self, room: int) -> ClockReading | None:
-        """Have this rank write marks; return what the clocks say, where they can.
-
-        room: for so many marks, 16 bytes each.
-        """
-        self._marks = Marks([self.rank], room)
-        self._marks.show(self._board)
-        return read_clock(self._program.code)
-
-    def untrace(self) -> ClockReading | None:
-        """Have this rank write no marks any more; return what the clocks say."""
-        hide(self._board, [self.rank])
-        self._marks = None
-        return read_clock(self._program.code)
-
-    def marks(self) -> Marks | None:
-        """Return what this rank writes its marks to, while it does."""
-        return self._marks
 
     def close(self) -> None:
         """Free what the program holds. The job goes on."""

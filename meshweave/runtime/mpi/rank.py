@@ -28,6 +28,8 @@ from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.memory import Values
 from meshweave.runtime.mpi.window import Groups, Window, control_bytes, everyone, ranks_of
 from meshweave.runtime.program import SlotTable, StepFunction, load_code
+from meshweave.runtime.tracing import ClockReading, Marks, read_clock
+from meshweave.runtime.watched import CallWatcher
 
 if TYPE_CHECKING:  # importing mpi4py initialises MPI
     from mpi4py.MPI import Comm
@@ -42,6 +44,25 @@ _TYPES = {
     "i1": "UINT8_T",
 }
 _OPERATIONS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PROD"}
+
+
+class TracedRank:
+    """Be a program of which this process has one rank, which writes marks."""
+
+    _program: MpiRank
+    heard_by: CallWatcher | None = None
+
+    def trace(self, room: int) -> ClockReading | None:
+        """Have the rank write marks, with room for so many; return what the clocks say, where they can."""
+        return self._program.trace(room)
+
+    def untrace(self) -> ClockReading | None:
+        """Have the rank write no marks any more; return what the clocks say."""
+        return self._program.untrace()
+
+    def marks(self) -> Marks | None:
+        """Return what the rank writes its marks to, while it does."""
+        return self._program.marks
 
 
 class MpiRank:
@@ -89,8 +110,24 @@ class MpiRank:
         self.groups = Groups(self.manifest, self.rank, comms, here, self._window)
         if self._window is not None:
             self.groups.stage(arena + self._staging_at, self._staging_bytes)
+        self.marks: Marks | None = None  # while it is traced
+        self.marks_at = 0  # their address
+        self._board = board
         self.table = self._slots(board.address(self.rank), arena)
         self._helpers.start(f"meshweave-rank-{self.rank}")
+
+    def trace(self, room: int, memory: Values | None = None) -> ClockReading | None:
+        """Write marks, with room for so many; return what the clocks say. memory: as for Marks."""
+        self.marks = Marks([self.rank], room, memory)
+        self.marks_at = self.marks.address(self.rank)
+        self._board.trace(self.rank, self.marks_at)
+        return read_clock(self.code)
+
+    def untrace(self) -> ClockReading | None:
+        """Write no marks any more; return what the clocks say."""
+        self.marks, self.marks_at = None, 0
+        self._board.trace(self.rank, 0)
+        return read_clock(self.code)
 
     def _loaded(self, bundle: Bundle) -> tuple[LoadedCode, StepFunction, list[Values]]:
         """Load the code and compare programs. A failure is told to the others: they would wait for this rank."""

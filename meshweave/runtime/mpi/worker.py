@@ -18,7 +18,6 @@ from meshweave.runtime.mpi.rank import MpiRank, code_meaning
 from meshweave.runtime.processes.server import Server, follow, leave, link_to
 from meshweave.runtime.processes.shared_files import mpi_memory
 from meshweave.runtime.program import fault, place_buffers
-from meshweave.runtime.tracing import Marks, hide, read_clock
 
 
 class _MpiCall(NamedTuple):
@@ -37,7 +36,6 @@ class MpiWorker(Server):
         super().__init__(rank, nranks)
         self._programs: dict[int, tuple[MpiRank, StatusBoard]] = {}
         self._calls: dict[int, _MpiCall] = {}
-        self._marks: dict[int, Marks] = {}  # of a program that is traced
         self._last: dict[int, int] = {}  # of each program, the call that ran last
 
     def _load(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
@@ -51,7 +49,6 @@ class MpiWorker(Server):
 
     def _unload(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         program, _ = self._programs.pop(message["program"])
-        self._marks.pop(message["program"], None)
         program.close()
         return {}
 
@@ -68,16 +65,12 @@ class MpiWorker(Server):
         self._calls.pop(message["call"], None)
 
     def _trace(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
-        program, board = self._programs[message["program"]]
-        hide(board, [self.rank])
-        self._marks.pop(message["program"], None)
-        if room := message["room"]:
-            words = TraceBuffer.words(room)
-            memory = np.frombuffer(mmap.mmap(files[0], 0), np.int64)
-            marks = Marks([self.rank], room, memory[self.rank * words :])
-            marks.show(board)
-            self._marks[message["program"]] = marks
-        return {"clock": read_clock(program.code)}
+        program, _ = self._programs[message["program"]]
+        room = message["room"]
+        if room == 0:
+            return {"clock": program.untrace()}
+        memory = np.frombuffer(mmap.mmap(files[0], 0), np.int64)
+        return {"clock": program.trace(room, memory[self.rank * TraceBuffer.words(room) :])}
 
     def _run(self, message: dict[str, Any], payload: bytes, files: list[int]) -> dict[str, Any]:
         call = self._calls[message["call"]]

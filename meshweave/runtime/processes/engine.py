@@ -43,7 +43,7 @@ from meshweave.runtime.processes.residents import Residents
 from meshweave.runtime.program import buffer_bytes, check_all, place_buffers
 from meshweave.runtime.tracing import ClockReading, Marks
 from meshweave.runtime.watchdog import Watchdog
-from meshweave.runtime.watched import told_begins, told_ended
+from meshweave.runtime.watched import WATCHERS, CallWatcher, told_begins
 
 START_SECONDS = 60.0
 _numbers = itertools.count(1)
@@ -131,6 +131,7 @@ class ProcessExecutable:
         self.timeout = engine.timeout
         self._job: RankProcesses | None = None
         self._number = 0
+        self.heard_by: CallWatcher | None = None
         self._marks: Marks | None = None
         self._traced: RankProcesses | None = None  # the ranks that write them
         self._scratch: ProcessCall | None = None
@@ -220,8 +221,14 @@ class ProcessExecutable:
             return None if clock is None else ClockReading(*clock)
 
     def untrace(self) -> ClockReading | None:
-        """Have the ranks write no marks any more; return what the clocks say."""
-        return self.trace(0)
+        """Have the ranks write no marks any more; return what the clocks say. Ranks that have ended write none."""
+        with self.engine.busy:
+            traced = self._traced
+            return (
+                self.trace(0)
+                if traced is self._job and traced is not None and traced.alive
+                else None
+            )
 
     def marks(self) -> Marks | None:
         """Return what the ranks write their marks to, while they do: not where they had to be started again."""
@@ -240,7 +247,7 @@ class ProcessExecutable:
                     message = {"do": "load", "program": self._number, **more}
                     code, files = self.bundle.code.to_bytes(), [self._memory.file]
                     answers = self.ask(job, message, code, files)
-                self._job = job
+                self._job, self.heard_by = job, None
                 self.through_window = all(answer["window"] for answer in answers)
                 self.cores = min(answer.get("cores", 1) for answer in answers)
             return job, self._number
@@ -349,10 +356,10 @@ class ProcessCall:
         with executable.engine.busy:
             if not self.alive:
                 raise RankError(_ENDED)
-            told_begins(executable)
+            if executable.heard_by is not WATCHERS.newest:
+                told_begins(executable)
             with executable.guard(self._job):
                 self._job.post({"do": "enqueue", "call": self._number, **more})
-            told_ended(executable)
 
     def __call__(self, **more: object) -> None:
         """Run. Raises RankError when a rank raises, dies or stalls, or when an earlier failure has ended the ranks.
@@ -367,7 +374,7 @@ class ProcessCall:
             watchdog = Watchdog(executable.board, executable.manifest, executable.timeout)
             watchdog.start(time.monotonic())
             message = {"do": "run", "call": self._number, **more}
-            told_begins(executable)
+            if executable.heard_by is not WATCHERS.newest:
+                told_begins(executable)
             answers = executable.ask(self._job, message, watch=watchdog.report)
             self.seconds = [float(answer["seconds"]) for answer in answers]
-            told_ended(executable)

@@ -166,6 +166,22 @@ def sources(mesh: mw.Mesh, rng: np.random.Generator) -> None:
         assert all(map(partial(torch.allclose, atol=1e-4), *gradients))
 
 
+def traced(mesh: mw.Mesh) -> None:
+    """Each process traces its own rank: two programs by turns, each of which has marks of its own."""
+    summed = mw.jit(lambda x: mw.sum(x, axis=0), mesh=mesh, in_layouts="[b, _]", out_layouts="[_]")
+    turned = mw.jit(lambda x: x.T * 2.0, mesh=mesh, in_layouts="[b, _]", out_layouts="[_, b]")
+    given = np.ones((4, 6), "f4")
+    with mw.trace() as t:
+        for _ in range(3):
+            summed(given)
+            turned(given)
+    summed(given)
+    assert (t.calls, t.unseen, t.dropped) == (6, 0, 0) and {s.rank for s in t.slices} == {mw.rank()}
+    calls = [[s.name for s in t.slices if s.call == k and s.kind != "wait"] for k in range(6)]
+    assert calls[::2] == [calls[0]] * 3 and calls[1::2] == [calls[1]] * 3, calls
+    assert calls[0][-1].startswith("all_reduce[b]") and len(calls[1]) == 1, calls
+
+
 def main() -> None:
     mw.init()
     mw.init()  # a second time changes nothing
@@ -176,6 +192,7 @@ def main() -> None:
     elements(mesh, rng)
     training(mesh, rng)
     sources(mesh, rng)
+    traced(mesh)
     alone = mw.jit(lambda x: x + 1)(np.arange(3))  # without a mesh each process is for itself
     assert np.asarray(alone).tolist() == [1, 2, 3]
     sys.stdout.write(f"rank {mw.rank()} of {mw.size()} is done\n")
