@@ -16,6 +16,7 @@ NAMES = (
     "overlap",
     "attention",
     "dispatch",
+    "eager",
     "operators",
     "decode",
     "few_rows",

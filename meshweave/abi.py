@@ -310,6 +310,61 @@ class CoresBlock:
     BYTES = 192
 
 
+class DirectCall:
+    """Lay out what a builtin function of Python knows of the code that it calls on small Arrays of one rank, in bytes.
+
+    The number of arguments; where an Array has its slots `_held`, `kind` and `_alone`; addresses of objects of Python's
+    and NumPy's: the type Array, how an object is made, and without which arguments, None, True, how an array of NumPy's
+    is made like another one, the one that the result is like, the kind of the result, the function for all other calls.
+
+    Then the code: its address, that of its table, and of the entry there of the first argument. A loop of a function of
+    NumPy's: the address of the entry of the result, the number of elements, and addresses of its steps and its data. A
+    step: the address of the buffer of its result, and the bytes of that; a loop has 0 there. For each of MOST
+    arguments: its form, an Array or a float taken as f32 or as f64, and room for the bits of a float.
+
+    Of a function of NumPy's that moves or chooses elements, instead of all that: it, 0 for indexing, the dict of kinds
+    by their shapes, the name "shape", the type of NumPy's arrays, the addresses of what copies one, and makes one of a
+    scalar, and the bytes of an element.
+    """
+
+    ARGUMENTS = 0
+    HELD = 8
+    KIND = 16
+    ALONE = 24
+    ARRAY = 32
+    NEW = 40
+    NO_ARGUMENTS = 48
+    NONE = 56
+    TRUE = 64
+    LIKE = 72
+    TEMPLATE = 80
+    RESULT = 88
+    SLOW = 96
+    RUN = 104
+    TABLE = 112
+    FIRST = 120
+    OUTPUT = 128
+    BUFFER = 136
+    NBYTES = 144
+    COUNT = 152
+    STEPS = 160
+    DATA = 168
+    FORMS = 176
+    NUMBERS = 208
+    CALLED = 240
+    KINDS = 248
+    SHAPE = 256
+    NDARRAY = 264
+    COPY = 272
+    OF_SCALAR = 280
+    ITEMSIZE = 288
+    BYTES = 296
+    MOST = 4
+    AN_ARRAY = 0
+    AN_F32 = 1
+    AN_F64 = 2
+
+
 # Exchanges.
 
 INNER = 2  # levels that every piece has

@@ -11,7 +11,8 @@ import contextvars
 import threading
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from operator import methodcaller
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from meshweave.frontends.python.tree import LEAF
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.kind import Kind, kind_of
+from meshweave.runtime.local.direct import DirectCalls
 
 LIMIT = 1 << 14  # bytes of all shards, above which compiled code is at least as quick
 _FLOATS, _INTEGERS = ("f32", "f64"), ("i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64")
@@ -70,7 +72,7 @@ _MOVES: dict[str, Callable[..., Any]] = {
     "concat": lambda arrays, axis=0: np.concatenate(arrays, axis),
     "expand_dims": lambda x, axis=0: np.expand_dims(x, _dims(axis)),
     "flip": lambda x, axis=None: np.flip(x, _dims(axis)),
-    "matrix_transpose": lambda x: np.swapaxes(x, -1, -2),
+    "matrix_transpose": methodcaller("swapaxes", -1, -2),
     "moveaxis": np.moveaxis,
     "permute_dims": lambda x, axes: np.transpose(x, axes),
     "reshape": lambda x, shape, copy=None: x.reshape(shape),
@@ -82,7 +84,7 @@ _MOVES: dict[str, Callable[..., Any]] = {
     "transpose": lambda x, axes=None: np.transpose(x, axes),
     "tril": lambda x, k=0: np.tril(x, max(-x.size, min(k, x.size))),
     "triu": lambda x, k=0: np.triu(x, max(-x.size, min(k, x.size))),
-    "where": np.where,
+    "where": getattr(np.where, "__wrapped__", np.where),
 }
 """Name -> what gives the same elements of the same arguments."""
 _FILLED = {"zeros": np.zeros, "ones": np.ones, "zeros_like": np.zeros, "ones_like": np.ones}
@@ -100,7 +102,14 @@ class _Quiet(threading.local):
 _QUIET = _Quiet()
 
 
-def alike(name: str, leaves: Sequence[Any]) -> Callable[..., Any] | None:
+class Alike(NamedTuple):
+    """Hold what computes a function on Arrays that lie alike, and what does so where it is called often, or None."""
+
+    run: Callable[..., Any]
+    direct: Callable[[DirectCalls], Callable[..., Any] | None]
+
+
+def alike(name: str, leaves: Sequence[Any]) -> Alike | None:
     """Return what computes a function on leaves of these kinds shard by shard; None where a program has to."""
     found = _UFUNCS.get(name)
     arrays = [v for v in leaves if type(v) is Array]
@@ -115,7 +124,11 @@ def alike(name: str, leaves: Sequence[Any]) -> Callable[..., Any] | None:
     if not all(type(v) is Array or _fits(v, kind.element) for v in leaves):
         return None
     result = kind_of(kind.mesh, kind.layout, kind.shape, "i1", kind.rank) if compares else kind
-    return _run(ufunc, result, [type(v) is Array for v in leaves])
+    run = _run(ufunc, result, [type(v) is Array for v in leaves])
+    if kind.mesh.nranks > 1 or not kind.is_plain:
+        return _as_it_is(run)
+    forms = ["" if type(v) is Array else kind.element for v in leaves]
+    return Alike(run, lambda how: how.of_loop(ufunc, kind.dtype, forms, result, run))
 
 
 def whole(
@@ -123,7 +136,7 @@ def whole(
     leaves: Sequence[Any],
     arguments: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]],
     program: TracedProgram,
-) -> Callable[..., Any] | None:
+) -> Alike | None:
     """Return what computes a traced program on leaves of these kinds that one rank has; None where code has to.
 
     arguments: makes those of the function from leaves. The program says what the result is, and what is refused.
@@ -139,11 +152,11 @@ def whole(
     dtype = kind.dtype
     if name in _FILLED:
         fill = _FILLED[name]
-        return lambda *_: made(kind, (fill(shape, dtype),))
+        return _as_it_is(lambda *_: made(kind, (fill(shape, dtype),)))
     if name == "astype":
         if not (leaves and _converts(leaves[0].dtype, dtype)):
             return None
-        return lambda v: made(kind, (_QUIET.run((v._held or v.held)[0].astype, dtype),))
+        return _as_it_is(lambda v: made(kind, (_QUIET.run((v._held or v.held)[0].astype, dtype),)))
     move = _MOVES[name]
 
     def run(*values: Any) -> Any:
@@ -157,14 +170,15 @@ def whole(
         return None
     args, kwargs = arguments([_LEAF] * len(leaves))
     if args == (_LEAF,) * len(leaves) and not kwargs:
-        return lambda *values: made(
-            kind,
-            (move(*[(v._held or v.held)[0] if type(v) is Array else v for v in values]).copy(),),
-        )
+        return Alike(run, lambda how: how.of_move(move, kind, run))
     if args[:1] != (_LEAF,) or len(leaves) > 1:
-        return run
+        return _as_it_is(run)
     rest = args[1:]
-    return lambda v: made(kind, (move((v._held or v.held)[0], *rest, **kwargs).copy(),))
+    return _as_it_is(lambda v: made(kind, (move((v._held or v.held)[0], *rest, **kwargs).copy(),)))
+
+
+def _as_it_is(run: Callable[..., Any]) -> Alike:
+    return Alike(run, lambda _: run)
 
 
 _LEAF = object()
@@ -177,9 +191,14 @@ def _converts(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 def _is_plain(leaf: object) -> bool:
     """Tell whether NumPy takes a leaf as it is: an array that one rank has, or a number that takes its dtype."""
-    if type(leaf) is not Array:
-        return type(leaf) is float
-    kind = leaf.kind
+    return type(leaf) is float or is_small(leaf)
+
+
+def is_small(value: object) -> bool:
+    """Tell whether a value is a small Array of a dtype of NumPy's that one rank has."""
+    if type(value) is not Array:
+        return False
+    kind = value.kind
     return (
         kind.mesh == _ONE_RANK
         and kind.is_plain

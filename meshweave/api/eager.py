@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 
-from meshweave.api.alike import LIMIT, alike, made, whole
+from meshweave.api.alike import LIMIT, alike, is_small, made, whole
+from meshweave.api.callables.often import Run, called_often
 from meshweave.api.callables.told import tell
 from meshweave.api.lowered import Compiled, Lowered
 from meshweave.api.signature import check_fits, leaf_spec, told_apart
@@ -24,20 +25,23 @@ from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import STATE
 from meshweave.frontends.python.dtypes import CHOSEN, DTYPES, float32
 from meshweave.frontends.python.program import ArgumentSpec, trace_program
+from meshweave.frontends.python.scopes import OPEN
 from meshweave.frontends.python.tracer import Tracer, apart
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, copied
-from meshweave.runtime.arrays.kind import kind_of
+from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.forks import new_lock
+from meshweave.runtime.local.direct import DirectCalls
 from meshweave.runtime.local.engine import LocalExecutable
 from meshweave.runtime.local.small import SmallCall
+from meshweave.runtime.watched import WATCHERS
 
 ONE_RANK = Mesh()
 _ELEMENTS = {d.numpy: name for name, d in DTYPES.items() if name not in ("bf16", *OF_A_BYTE)}
 KEPT, KEPT_APART = 2048, 64  # programs kept loaded: of one rank, and of several, which have threads
 _NUMBERS = frozenset({bool, int, float, complex})
 
-Run = Callable[..., Any]
+DirectRun = Callable[[DirectCalls], Run | None]
 
 
 class _Kept:
@@ -62,16 +66,16 @@ _ALONE, _TOGETHER = _Kept(KEPT), _Kept(KEPT_APART)
 def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a public function that traces inside traced functions, and computes at once outside of them.
 
-    Its attribute `direct` has what computes calls without a program, by the kinds of Arrays and the types of numbers,
-    as long as this thread traces nothing: `state.trace` says so.
+    Its attribute `direct` has what computes calls, by the kind of the only Array, or by the kinds of Arrays and the
+    types of numbers, as long as no thread traces, has chosen anything, or watches: `open` says so, and WATCHERS.
     """
     takes = _Takes(function)
     narrow: dict[Any, Run] = {}  # programs, by the default floating dtype
     wide: dict[Any, Run] = {}
     direct: dict[Any, Run] = {}
 
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        """Compute a call of any kind."""
         if STATE.trace is not None:
             return apart(function(*args, **kwargs), args)
         programs = narrow if CHOSEN.floating is float32 else wide
@@ -79,12 +83,6 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             found = programs.get(tuple([v.kind if type(v) is Array else type(v) for v in args]))
             if found is not None:
                 return found(*args)
-            if len(args) == 2 and type(args[1]) is tuple and type(args[0]) is Array:
-                value, sizes = args  # as of a reshape: what `_Takes.key` gives, sooner
-                if _INT.issuperset(map(type, sizes)):
-                    found = programs.get((value.kind, (tuple, sizes)))
-                    if found is not None:
-                        return found(value)
         leaves: list[Any] = []
         key: Hashable = takes.key(args, kwargs, leaves)
         if STATE.kernels is not None:
@@ -97,11 +95,70 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             if any(a is not b for a, b in zip(own, args)):
                 return call(*own)
         asked = Call(function, name, takes, args, kwargs, leaves)
-        return asked.run(key, programs, direct)
+        made = asked.run(key, programs, direct)
+        if name == "reshape" and is_small(args[0]) and len(args) == 2 and not (kwargs or OPEN):
+            again, of = partial(_reshaped, computed), args[0].kind
+            later = partial(_as_reshape, of, again)
+            quick(name, direct, (of, type(args[1])), again, later)
+        return made
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not (OPEN or WATCHERS or kwargs):
+            if len(args) == 1:
+                (a,) = args
+                found = direct.get(a.kind if type(a) is Array else type(a))
+            elif len(args) == 2:
+                a, b = args
+                found = direct.get(
+                    (
+                        a.kind if type(a) is Array else type(a),
+                        b.kind if type(b) is Array else type(b),
+                    )
+                )
+            elif len(args) == 3:
+                a, b, c = args
+                found = direct.get(
+                    (
+                        a.kind if type(a) is Array else type(a),
+                        b.kind if type(b) is Array else type(b),
+                        c.kind if type(c) is Array else type(c),
+                    )
+                )
+            else:
+                found = None
+            if found is not None:
+                return found(*args)
+        return computed(*args, **kwargs)
 
     call.__module__, call.__qualname__, call.__name__ = "meshweave", name, name.rpartition(".")[2]
-    call.__dict__.update(direct=direct, state=STATE)
+    call.__dict__.update(direct=direct, open=OPEN, computed=computed)
     return call
+
+
+def _reshaped(computed: Run, value: Array, sizes: Any) -> Any:
+    """Reshape an Array, and note what Arrays of this shape have in common: `DirectCalls.of_move` looks it up."""
+    made = computed(value, sizes)
+    value.kind.of_shape(made.shape)
+    return made
+
+
+def _as_reshape(kind: Kind, slow: Run, how: DirectCalls) -> Run:
+    return how.of_move(np.ndarray.reshape, kind, slow)
+
+
+def quick(name: str, direct: dict[Any, Run], key: Any, run: Run, later: DirectRun) -> None:
+    """Let `direct[key]` be `run`, and what `later` makes where it is called often.
+
+    name: of the function that they compute.
+    """
+
+    def put(made: Run) -> None:
+        if key in direct:  # not forgotten meanwhile
+            direct[key] = made
+
+    direct[key] = called_often(run, later, put)
+    _ALONE.add((name, "direct"), key, direct)
 
 
 def _as_array(value: object) -> object:
@@ -227,15 +284,17 @@ class Call:
         """
         if any(isinstance(v, Tracer) for v in tree.flatten((self._args, self._kwargs))[0]):
             return self._function(*self._args, **self._kwargs)  # it says that their trace has ended
-        run, several, by_numpy = self._made()
+        run, several, later = self._made()
         kept = _TOGETHER if several else _ALONE
-        places = [(key, programs)]
+        keys = [key]
         if self._is_quick():
-            quick = tuple([v.kind if type(v) is Array else type(v) for v in self._args])
-            places += [(quick, programs), (quick, direct)] if by_numpy else [(quick, programs)]
-        for one, where in places:
-            where[one] = run
-            kept.add((self._name, where is direct or CHOSEN.floating), one, where)
+            kinds = tuple([v.kind if type(v) is Array else type(v) for v in self._args])
+            keys.append(kinds)
+            if later is not None and not OPEN:
+                quick(self._name, direct, kinds[0] if len(kinds) == 1 else kinds, run, later)
+        for one in keys:
+            programs[one] = run
+            kept.add((self._name, CHOSEN.floating), one, programs)
         return run(*self._leaves)
 
     def _is_quick(self) -> bool:
@@ -244,12 +303,15 @@ class Call:
             return False
         return all(type(v) is Array or type(v) in _NUMBERS for v in self._args)
 
-    def _made(self) -> tuple[Run, bool, bool]:
-        """Return what computes calls of this kind from their leaves, whether several ranks do, and whether NumPy."""
+    def _made(self) -> tuple[Run, bool, DirectRun | None]:
+        """Return what computes calls of this kind from their leaves, whether several ranks do, and what does so later.
+
+        That is None where there is nothing quicker.
+        """
         alone = self._is_quick()
         by_numpy = alike(self._name, self._leaves) if alone else None
         if by_numpy is not None:
-            return by_numpy, False, True
+            return by_numpy.run, False, by_numpy.direct
         mesh = self._mesh()
         specs = [self._spec(number, value, mesh) for number, value in enumerate(self._leaves)]
         program = trace_program(
@@ -265,13 +327,14 @@ class Call:
         if mesh == ONE_RANK:
             moved = whole(self._name, self._leaves, self._arguments, program)
             if moved is not None:
-                return moved, False, False
+                return moved.run, False, moved.direct
         names = [f"argument {number}" for number in range(len(specs))]
         lowered = Lowered(self._name, program, program.specs, names, mesh, "local", STATE.kernels)
         compiled = lowered.compile()
         kinds = ", ".join(map(str, specs))
         tell(f"mw.{self._name}({kinds})", compiled, "")
-        return runner(compiled, self._leaves), mesh.nranks > 1, False
+        run = runner(compiled, self._leaves)
+        return run, mesh.nranks > 1, partial(_direct, compiled, run)
 
     def _spec(self, number: int, value: Any, mesh: Mesh) -> ArgumentSpec:
         spec = leaf_spec(value, str(number))
@@ -349,6 +412,19 @@ def _small(
         return made(only, (found,))
 
     return run_whole
+
+
+def _direct(compiled: Compiled, run: Run, how: DirectCalls) -> Run | None:
+    """Return a builtin function that calls a program on small Arrays of one rank, and floats; None where none does."""
+    executable, specs = compiled.program.executable, compiled.lowered.specs
+    if not (isinstance(executable, LocalExecutable) and SmallCall.applies(executable)):
+        return None
+    forms = [spec.dtype.name if spec.weak else "" for spec in specs]
+    if compiled.captured or not compiled.whole or not set(forms) <= {"", "f32", "f64"}:
+        return None
+    if any(spec.narrow is not None for spec in specs):
+        return None
+    return how.of_step(executable, forms, compiled.result_kinds()[0], run)
 
 
 def _fast(compiled: Compiled, numbers: Sequence[tuple[int, ArgumentSpec]]) -> Run:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshweave.api.alike import made
-from meshweave.api.eager import eager
+from meshweave.api.eager import eager, quick
 from meshweave.api.outside import whole
 from meshweave.api.redistribution import redistribute
 from meshweave.errors import UsageError
@@ -15,6 +15,7 @@ from meshweave.frontends.python.builder import STATE
 from meshweave.frontends.python.dtypes import as_dtype, promoted, weak_kind
 from meshweave.frontends.python.functions import index, update
 from meshweave.frontends.python.place import constrain
+from meshweave.frontends.python.scopes import OPEN
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor
 from meshweave.layout.digits import dim_indices
 from meshweave.runtime.arrays.array import Array
@@ -29,23 +30,45 @@ def _indexed(x: ArrayLike, key: tuple[ArrayLike, ...]) -> Tracer:
 _by_program = eager(_indexed, "getitem")
 
 
+_DIRECT: dict[Any, Any] = {}
+
+
 def getitem(array: Array, key: Any) -> Any:
-    """Return `array[key]`, as NumPy has it: also by masks. Raises IndexError for what is out of range."""
+    """Return `array[key]`, as NumPy has it: also by masks. Raises IndexError for what is out of range.
+
+    Its attributes `direct` and `open` are those of `eager`.
+    """
     if STATE.trace is not None:
         return tensor(array)[key]
     kind = array.kind
     if kind.is_plain:
-        found = (array._held or array.held)[0][key if _is_basic(key) else _keys(key)]
-        if type(found) is not np.ndarray:  # one element: NumPy gives a scalar
-            found = np.array(found)
-        else:
-            found = found.copy()  # Arrays share no elements
-        return made(kind.of_shape(found.shape), (found,))
+        if kind not in _DIRECT:
+            quick(
+                "getitem",
+                _DIRECT,
+                kind,
+                _of_plain,
+                lambda how: how.of_move(None, kind, _of_plain),
+            )
+        return _of_plain(array, key)
     keys = _keys(key)
     np.broadcast_to(np.int8(0), array.shape)[keys]  # raises IndexError
     if any(isinstance(k, bool | np.bool_) for k in keys):  # a dim of size 0 or 1 more: for NumPy
         return whole(array.numpy()[keys], array.mesh, array.dtype_name)
     return _by_program(array, tuple(part for k in keys for part in _places(k)))
+
+
+getitem.__dict__.update(direct=_DIRECT, open=OPEN)
+
+
+def _of_plain(array: Array, key: Any) -> Array:
+    """Index an Array that one rank has the whole of."""
+    found = (array._held or array.held)[0][key if _is_basic(key) else _keys(key)]
+    if type(found) is not np.ndarray:  # one element: NumPy gives a scalar
+        found = np.array(found)
+    else:
+        found = found.copy()  # Arrays share no elements
+    return made(array.kind.of_shape(found.shape), (found,))
 
 
 def _is_basic(key: Any) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -33,6 +32,7 @@ from meshweave.frontends.python.dtypes import (
     literal,
     part,
 )
+from meshweave.frontends.python.scopes import ThreadScope
 from meshweave.hints.fast_paths import Choice
 from meshweave.layout import Mesh
 
@@ -40,7 +40,7 @@ PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 """Files whose lines are not the user's."""
 
 
-class _ThreadState(threading.local):
+class _ThreadState(ThreadScope):
     """Hold what this thread is in: a trace, and choices of kernels around calls."""
 
     trace: TraceBuilder | None = None

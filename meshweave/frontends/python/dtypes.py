@@ -11,7 +11,6 @@ An integer with sign beside one without gives the narrowest with sign that holds
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +19,7 @@ import numpy as np
 
 from meshweave.bundle import OF_A_BYTE, OF_ML_DTYPES, numpy_dtype, public_dtype
 from meshweave.errors import UsageError
+from meshweave.frontends.python.scopes import ThreadScope
 from meshweave.layout import Mesh
 
 
@@ -129,7 +129,7 @@ _LEVELS = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}  # of kinds: the higher one w
 _WEAK = {"b": bool_, "i": DEFAULT_INT, "u": uint64}
 
 
-class _Chosen(threading.local):
+class _Chosen(ThreadScope):
     """Hold the default floating dtype of this thread."""
 
     floating: DType = float32

@@ -43,17 +43,18 @@ class Kind:
         return not layout.partial and all(mesh.size(axis) == 1 for axis in axes)
 
     @cached_property
-    def _others(self) -> dict[tuple[int, ...], Kind]:
+    def of_shapes(self) -> dict[tuple[int, ...], Kind]:
+        """Return the kinds that `of_shape` has given, by their shapes."""
         return {}
 
     def of_shape(self, shape: tuple[int, ...]) -> Kind:
         """Return the kind of Arrays of another shape that each rank has the whole of."""
-        found = self._others.get(shape)
+        found = self.of_shapes.get(shape)
         if found is None:
             layout = Layout.replicated(len(shape))
             found = kind_of(self.mesh, layout, shape, self.element, self.rank)
-            if len(self._others) < KEPT:
-                self._others[shape] = found
+            if len(self.of_shapes) < KEPT:
+                self.of_shapes[shape] = found
         return found
 
     @cached_property
@@ -83,7 +84,6 @@ class Kind:
         return f"{sizes}{self.element} {self.layout} on ({self.mesh})"
 
 
-@lru_cache(maxsize=1 << 14)
 def kind_of(
     mesh: Mesh, layout: Layout, shape: tuple[int, ...], element: str, rank: int | None = None
 ) -> Kind:
@@ -91,6 +91,13 @@ def kind_of(
 
     Raises LayoutError for pending reductions of elements that are not added up over ranks.
     """
+    return _kept(mesh, layout, shape, element, rank)
+
+
+@lru_cache(maxsize=1 << 14)
+def _kept(
+    mesh: Mesh, layout: Layout, shape: tuple[int, ...], element: str, rank: int | None
+) -> Kind:
     if layout.partial and element in OF_A_BYTE:
         raise LayoutError(f"layout {layout} of {element}: such numbers are not added up over ranks")
     return Kind(mesh, layout, shape, element, rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import cache
 from importlib import import_module
 from math import prod
@@ -15,6 +15,7 @@ import numpy as np
 from meshweave.bundle import OF_A_BYTE
 from meshweave.errors import MeshweaveError, UsageError
 from meshweave.layout import Mesh
+from meshweave.runtime.watched import WATCHERS
 
 _Method = Callable[..., Any]
 
@@ -48,19 +49,19 @@ _NUMBERS = (bool, int, float, complex)
 class _Public:
     """Find a public function when it is first called: they load on first use, and operators are short.
 
-    direct, state: as `eager` gives them: what computes it by NumPy, by the kinds of its operands, where this thread
-    traces nothing.
+    direct, open: as `eager` gives them: what computes it, by the kinds of its operands, while `open` is empty and
+    nobody watches.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, module: Callable[[], ModuleType] = _namespace) -> None:
+        self._name, self._module = name, module
         self.call: _Method = self._load
         self.direct: Mapping[Any, _Method] = {}
-        self.state: Any = None
+        self.open: Set[Any] = frozenset()
 
     def _load(self, *args: Any, **kwargs: Any) -> Any:
-        self.call = getattr(_namespace(), self._name)
-        self.direct, self.state = self.call.direct, self.call.state  # type: ignore[attr-defined]
+        self.call = getattr(self._module(), self._name)
+        self.direct, self.open = self.call.direct, self.call.open  # type: ignore[attr-defined]
         return self.call(*args, **kwargs)
 
 
@@ -70,7 +71,7 @@ def _binary(name: str) -> _Method:
     def method(self: Operators, other: Any) -> Any:
         kind = type(other)
         run = public.direct.get((self.kind, other.kind if kind is type(self) else kind))
-        if run is not None and public.state.trace is None:
+        if run is not None and not (public.open or WATCHERS):
             return run(self, other)
         if isinstance(other, Operators) or _is_operand(other):
             return public.call(self, other)
@@ -84,7 +85,7 @@ def _reflected(name: str) -> _Method:
 
     def method(self: Operators, other: object) -> Any:
         run = public.direct.get((type(other), self.kind))
-        if run is not None and public.state.trace is None:
+        if run is not None and not (public.open or WATCHERS):
             return run(other, self)
         return public.call(other, self) if _is_operand(other) else NotImplemented
 
@@ -113,8 +114,8 @@ def _unary(name: str) -> _Method:
     public = _Public(name)
 
     def method(self: Operators) -> Any:
-        run = public.direct.get((self.kind,))
-        if run is not None and public.state.trace is None:
+        run = public.direct.get(self.kind)
+        if run is not None and not (public.open or WATCHERS):
             return run(self)
         return public.call(self)
 
@@ -132,7 +133,8 @@ def _function(name: str) -> _Method:
     return method
 
 
-_RESHAPE = _Public("reshape")
+_RESHAPE, _GETITEM = _Public("reshape"), _Public("getitem", _eager)
+_TRANSPOSE = _unary("matrix_transpose")
 
 
 class Operators:
@@ -210,14 +212,14 @@ class Operators:
     @property
     def T(self) -> Any:
         """Return the transpose of a matrix. Raises UsageError for other numbers of dims."""
-        if self.ndim != 2:
+        if len(self.kind.shape) != 2:
             raise UsageError(f"x.T: x has {self.ndim} dims, 2 are right (x.mT swaps the last two)")
-        return self.mT
+        return _TRANSPOSE(self)
 
     @property
     def mT(self) -> Any:
         """Return each matrix (the last two dims) transposed."""
-        return _namespace().matrix_transpose(self)
+        return _TRANSPOSE(self)
 
     @property
     def real(self) -> Any:
@@ -239,6 +241,9 @@ class Operators:
         """Return `mw.reshape` of the array: `shape` may be one argument or several, `copy` is as there."""
         sizes = shape[0] if len(shape) == 1 else shape
         if copy is None:  # fewer arguments to tell a call by
+            run = _RESHAPE.direct.get((self.kind, type(sizes)))
+            if run is not None and not (_RESHAPE.open or WATCHERS):
+                return run(self, sizes)
             return _RESHAPE.call(self, sizes)
         return _RESHAPE.call(self, sizes, copy=copy)
 
@@ -294,7 +299,10 @@ class Operators:
         return _namespace().asarray(self, device=device)
 
     def __getitem__(self, key: Any) -> Any:
-        return _eager().getitem(self, key)
+        run = _GETITEM.direct.get(self.kind)
+        if run is not None and not (_GETITEM.open or WATCHERS):
+            return run(self, key)
+        return _GETITEM.call(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         _eager().setitem(self, key, value)

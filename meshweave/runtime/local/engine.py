@@ -241,18 +241,7 @@ class LocalExecutable:
             Helpers(self._code, self.cores, manifest.core_bytes, crowded) for _ in range(nranks)
         ]
         self._flight = FlightRecorder(self._board, manifest, flight)
-        self._tables = [
-            SlotTable(
-                manifest,
-                rank,
-                status=self._board.address(rank),
-                private=self._world.address,
-                groups=self._world.handles(rank),
-                exchanges=[section.words() for section in sections(manifest, rank)],
-                cores=self._helpers[rank].address,
-            )
-            for rank in range(nranks)
-        ]
+        self._tables = [self._table(rank, self._helpers[rank].address) for rank in range(nranks)]
         self._world.arenas = [int(table.arena.ctypes.data) for table in self._tables]
         self._world.reset()
         self._workers: list[RankThread] = []
@@ -276,6 +265,22 @@ class LocalExecutable:
         self._reset()
         if self._serving is not None:
             self._serve_short_calls()
+
+    def _table(self, rank: int, cores: int = 0) -> SlotTable:
+        """Return a table of a rank, with an arena of its own."""
+        return SlotTable(
+            self.manifest,
+            rank,
+            status=self._board.address(rank),
+            private=self._world.address,
+            groups=self._world.handles(rank),
+            exchanges=[section.words() for section in sections(self.manifest, rank)],
+            cores=cores,
+        )
+
+    def entry_and_table(self) -> tuple[int, SlotTable]:
+        """Return the address of the code, and a table of the only rank: for who calls it beside the calls made here."""
+        return self._code.address(self.manifest.entry), self._table(0)
 
     def run(self, inputs: Sequence[Sequence[Values]], fixed: int = 0) -> list[list[Values]]:
         """Run once on local arrays, `inputs[rank][index]`; return new arrays in the same order.

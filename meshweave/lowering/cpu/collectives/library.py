@@ -52,6 +52,7 @@ def abi_numbers() -> dict[str, int]:
             abi.MpiTable,
             abi.ServeBlock,
             abi.CoresBlock,
+            abi.DirectCall,
         ),
         *(abi.StatusRow, abi.PieceWords, abi.SectionWords),
     )
