@@ -322,6 +322,31 @@ def test_layouts_beyond_blocks_cost_what_the_machine_takes() -> None:
     assert costs[0] < 1 < costs[1]
 
 
+def test_what_a_function_returns_is_moved_once_for_each_call() -> None:
+    kind = "tensor<256x256xf32>"
+    costs = []
+    for calls in (1, 3):
+        wanted = ", ".join([f'{kind} {{dist.layout = #dist.layout<"[_, x]">}}'] * calls)
+        rows = [f"%{i} = call @f(%a) : ({kind}) -> {kind}" for i in range(calls)]
+        given = ", ".join(f"%{i}" for i in range(calls))
+        text = f"""
+          func.func private @f(%a: {kind}) -> ({kind} {{dist.layout = #dist.layout<"[x, _]">}}) {{
+            %0 = math.exp %a : {kind}
+            return %0 : {kind}
+          }}
+          func.func public @main(%a: {kind} {{dist.layout = #dist.layout<"[x, _]">}}) -> ({wanted}) {{
+            {chr(10).join(rows)}
+            return {given} : {", ".join([kind] * calls)}
+          }}"""
+        ctx = context(unregistered=True)
+        with ctx, ir.Location.unknown():
+            head = '"dist.mesh"() {sym_name = "mesh", axes = "x=2"} : () -> ()'
+            module = load_module(head + text, ctx, "x")
+            open_interfaces(module, Mesh(x=2))
+            costs.append(placed(module, Mesh(x=2), MachinePrices())[2].cost)
+    assert costs[1] == pytest.approx(3 * costs[0], rel=1e-9)
+
+
 def works_in(text: str) -> list[tuple[str, tuple[bool, ...]]]:
     """Return the kind of each op of a program that computes, and which of its tensors are in memory."""
     mesh, ctx = Mesh(x=2), context(unregistered=True)

@@ -19,6 +19,7 @@ from meshweave.plan.placement.bounded import FORBIDDEN
 from meshweave.plan.placement.minimise import minimise
 from meshweave.plan.placement.prices import MachinePrices, OpWork
 from meshweave.plan.placement.rates import planned_for
+from meshweave.plan.placement.repeats import FoldedGraph
 from meshweave.plan.placement.runs import OpRun, RuleRuns, axis_turns
 from meshweave.plan.placement.terms import Choices, CostTerm, Numbers, Places
 from meshweave.plan.propagation.arrange import StatedLayout
@@ -42,7 +43,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Works:
-    """Say what each op of a graph computes, and how many bytes a rank touches before it reads an argument again."""
+    """Say what each op that is left computes, and how many bytes a rank touches before it reads an argument again."""
 
     ops: Sequence[OpWork]
     reach: float
@@ -66,7 +67,7 @@ class Edges:
 class PlacementProblem:
     """Hold the problem of placing a graph: variables with their choices, and what they cost together.
 
-    Values come first, then ops, by number. `layouts[v]` and `runs[op]` list the choices.
+    Values come first, then ops, by number in what repeats leave. `layouts[v]` and `runs[op]` list the choices.
     """
 
     graph: Graph
@@ -74,7 +75,10 @@ class PlacementProblem:
     times: Times
     edges: Edges
     works: Works
+    repeats: FoldedGraph
     prices: MachinePrices = field(default_factory=MachinePrices)
+    left: Graph = field(init=False)
+    passes: set[int] = field(init=False)
     rules: dict[int, RuleRuns] = field(init=False)
     layouts: list[tuple[Layout, ...]] = field(init=False)
     runs: list[tuple[OpRun, ...]] = field(init=False)
@@ -82,7 +86,8 @@ class PlacementProblem:
     sizes: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        graph, passes = self.graph, self.edges.passes
+        graph = self.left = self.repeats.graph
+        passes = self.passes = {int(self.repeats.ops[op]) for op in self.edges.passes}
         used = {rule for op, rule in enumerate(graph.rule_of) if op not in passes}
         self.rules = {rule: RuleRuns.of(graph.rules[rule], self.mesh) for rule in sorted(used)}
         self.runs = [
@@ -93,7 +98,7 @@ class PlacementProblem:
         for rule, values in zip(graph.rule_of, graph.values_of):
             for v, nbytes in zip(values, graph.rules[rule].nbytes):
                 if v >= 0:
-                    self._bytes[self.variable(v)] = nbytes
+                    self._bytes[v] = nbytes
         self._tables: dict[tuple[object, ...], Numbers] = {}
         self.layouts = _domains(self)
         numbers: dict[tuple[Layout, ...], int] = {}
@@ -108,7 +113,7 @@ class PlacementProblem:
 
     def variable(self, value: int) -> int:
         """Return the variable of a value."""
-        return self.edges.same.get(value, value)
+        return int(self.repeats.values[value])
 
     def solve(self, terms: Sequence[CostTerm] = ()) -> Choices:
         """Return the best choices. terms: what to count besides.
@@ -131,7 +136,7 @@ class PlacementProblem:
         found = [known[id(domain)] for domain in self.layouts]
         one = np.zeros(1, np.intp)
         return found + [
-            rules[rule] if runs else one for rule, runs in zip(self.graph.rule_of, self.runs)
+            rules[rule] if runs else one for rule, runs in zip(self.left.rule_of, self.runs)
         ]
 
     def bounded(self, choices: Choices) -> Choices:
@@ -143,15 +148,15 @@ class PlacementProblem:
     def _least_work(self) -> float:
         """Return seconds that the ops take at least, each by itself."""
         total = 0.0
-        for op, rule in enumerate(self.graph.rule_of):
+        for op, rule in enumerate(self.left.rule_of):
             if not self.runs[op]:
                 continue
             work = self.works.ops[op]
             key = ("least", rule, work)
             if key not in self._tables:
-                least = self.prices.least_work(self.graph.rules[rule], work, self.mesh)
+                least = self.prices.least_work(self.left.rules[rule], work, self.mesh)
                 self._tables[key] = np.array(least)
-            total += self.times.ops[op] * float(self._tables[key])
+            total += self._times(op) * float(self._tables[key])
         return total
 
     def otherwise(
@@ -169,6 +174,17 @@ class PlacementProblem:
         found = self.solve([*terms, CostTerm((v,), forbidden)])
         return None if found.cost >= FORBIDDEN else found
 
+    def taken(self, other: "PlacementProblem", choices: Choices) -> Choices:
+        """Return the choices of another problem of the same graph, in which more or less counts once."""
+        picks = [0] * len(self.sizes)
+        for v, mine in zip(self.repeats.values.tolist(), other.repeats.values.tolist()):
+            if self.layouts[v]:
+                picks[v] = self.layouts[v].index(other.layouts[mine][choices.picks[mine]])
+        first, before = len(self.left.specs), len(other.left.specs)
+        for op, mine in zip(self.repeats.ops.tolist(), other.repeats.ops.tolist()):
+            picks[first + op] = choices.picks[before + mine]
+        return Choices(tuple(picks), choices.cost, choices.bound)
+
     def layout(self, value: int, choices: Choices) -> Layout:
         """Return the layout of a value among these choices."""
         v = self.variable(value)
@@ -176,39 +192,49 @@ class PlacementProblem:
 
     def placed(self, choices: Choices) -> tuple[list[Layout | None], list[Decision]]:
         """Return the layout of each value and the decision of each op, as `propagate` does; sets `graph.specs`."""
-        graph, first = self.graph, len(self.graph.specs)
-        layouts: list[Layout | None] = []
-        for v in range(first):
-            options = self.layouts[self.variable(v)]
-            layouts.append(options[choices.picks[self.variable(v)]] if options else None)
+        graph, first = self.graph, len(self.left.specs)
+        own = [x[pick] if x else None for x, pick in zip(self.layouts, choices.picks)]
+        layouts = [own[v] for v in self.repeats.values]
         for v, layout in enumerate(layouts):
             if layout is not None:
                 graph.specs[v] = _closed(graph.specs[v], layout)
+        known: dict[int, Decision] = {}
         decisions = []
-        for op, (rule, values) in enumerate(zip(graph.rule_of, graph.values_of)):
-            if not self.runs[op]:
-                ends = tuple(layouts[v] if v >= 0 else None for v in values)
-                decisions.append(Decision((ends[-1],), (ends[-1],)))
-                continue
-            run = self.runs[op][choices.picks[first + op]]
-            if graph.rules[rule].windows:
-                specs = tuple(graph.specs[v] if v >= 0 else None for v in values)
-                placed = dict(run.placed)
-                decisions.append(run_decision(graph.rules[rule], specs, placed, self._axes))
-            else:
-                decisions.append(Decision(run.operands, run.results))
+        for op, stands in enumerate(self.repeats.ops.tolist()):
+            if stands not in known:
+                pick = choices.picks[first + stands]
+                known[stands] = self._decision(op, self.runs[stands][pick : pick + 1], layouts)
+            decisions.append(known[stands])
         return layouts, decisions
 
+    def _decision(
+        self, op: int, runs: Sequence[OpRun], layouts: Sequence[Layout | None]
+    ) -> Decision:
+        """Return the decision of an op by its run; a pass has none."""
+        graph, values = self.graph, self.graph.values_of[op]
+        rule = graph.rules[graph.rule_of[op]]
+        if not runs:
+            end = layouts[values[-1]] if values[-1] >= 0 else None
+            return Decision((end,), (end,))
+        if rule.windows:
+            specs = tuple(graph.specs[v] if v >= 0 else None for v in values)
+            return run_decision(rule, specs, dict(runs[0].placed), self._axes)
+        return Decision(runs[0].operands, runs[0].results)
+
+    def _times(self, op: int) -> float:
+        """Return how often an op runs, with those that it stands for."""
+        return float(self.repeats.counts[op]) * self.times.ops[int(self.repeats.first[op])]
+
     def _work(self) -> list[CostTerm]:
-        found, first = [], len(self.graph.specs)
+        found, first = [], len(self.left.specs)
         for op, runs in enumerate(self.runs):
             if runs:
-                rule, times = self.graph.rule_of[op], self.times.ops[op]
+                rule, times = self.left.rule_of[op], self._times(op)
                 work = self.works.ops[op]
                 key = ("work", rule, times, work)
                 if key not in self._tables:
                     row = self.prices.work(
-                        self.graph.rules[rule], self.rules[rule], work, self.mesh, self.works.reach
+                        self.left.rules[rule], self.rules[rule], work, self.mesh, self.works.reach
                     )
                     self._tables[key] = times * row
                 found.append(CostTerm((first + op,), self._tables[key]))
@@ -216,17 +242,17 @@ class PlacementProblem:
 
     def _moves(self) -> list[CostTerm]:
         found = []
-        for op, (rule, values) in enumerate(zip(self.graph.rule_of, self.graph.values_of)):
+        for op, (rule, values) in enumerate(zip(self.left.rule_of, self.left.values_of)):
             places: dict[int, list[int]] = {}
             for t, v in enumerate(values):
                 if v >= 0:
-                    places.setdefault(self.variable(v), []).append(t)
+                    places.setdefault(v, []).append(t)
             if not self.runs[op]:
                 found += self._handed_on(op, values)
                 continue
             for v, tensors in places.items():
                 table = self._table(rule, v, tuple(tensors), self._moved_times(op, v))
-                found.append(CostTerm((v, len(self.graph.specs) + op), table))
+                found.append(CostTerm((v, len(self.left.specs) + op), table))
         return found
 
     def _moved_times(self, op: int, v: int) -> float:
@@ -234,11 +260,12 @@ class PlacementProblem:
 
         What a function returns is made in all its calls; who reads it in one of them moves it once.
         """
-        return min(self.times.ops[op], self.times.values[v])
+        first, kept = int(self.repeats.first[op]), int(self.repeats.kept[v])
+        return float(self.repeats.counts[op]) * min(self.times.ops[first], self.times.values[kept])
 
     def _handed_on(self, op: int, values: Sequence[int]) -> list[CostTerm]:
         """Return the cost of a pass, from one value to another."""
-        ends = [self.variable(v) for v in values if v >= 0]
+        ends = [v for v in values if v >= 0]
         if len(ends) != 2 or ends[0] == ends[1]:
             return []
         source, target = ends
@@ -260,7 +287,7 @@ class PlacementProblem:
         return self._tables[key]
 
     def _ends(self, number: int, layouts: tuple[Layout, ...], tensors: tuple[int, ...]) -> Numbers:
-        rule, runs = self.graph.rules[number], self.rules[number]
+        rule, runs = self.left.rules[number], self.rules[number]
         made, through = len(rule.operands), {t for t, _, _ in rule.windows}
         table: Numbers = np.zeros((len(layouts), len(runs.runs)))
         for place, t in enumerate(tensors):
@@ -349,16 +376,15 @@ def _domains(work: PlacementProblem) -> list[tuple[Layout, ...]]:
 
     A value is handed on as a partial sum only to ops of its own region. Equal domains are one tuple.
     """
-    graph = work.graph
+    graph = work.left
     found: list[dict[int, None]] = [{} for _ in graph.specs]
     linear, numbers = _may_stay_partial(work), _Numbers()
     ends = {number: _ends_by_number(runs, numbers) for number, runs in work.rules.items()}
     for op, (number, values) in enumerate(zip(graph.rule_of, graph.values_of)):
-        if op in work.edges.passes:
+        if op in work.passes:
             continue
         for v, (blocks, sums) in zip(values, ends[number]):
             if v >= 0:
-                v = work.variable(v)
                 found[v].update(blocks)
                 if linear[v]:
                     found[v].update(sums)
@@ -416,15 +442,18 @@ def _handed(work: PlacementProblem, found: list[dict[int, None]], numbers: _Numb
         return v
 
     pairs = []
-    for op in sorted(work.edges.passes):
-        ends = [work.variable(v) for v in work.graph.values_of[op] if v >= 0]
+    for op in sorted(work.passes):
+        ends = [v for v in work.left.values_of[op] if v >= 0]
         if len(ends) == 2:
             pairs.append(ends)
             first, second = sorted(map(root, ends))
             above[second] = first
-    for v, spec in enumerate(work.graph.specs):
+    said: dict[Spec, int] = {}
+    for v, spec in zip(work.repeats.values.tolist(), work.graph.specs):
         if spec is not None:
-            found[work.variable(v)].setdefault(numbers.number(spec.layout().without_partial()))
+            if spec not in said:
+                said[spec] = numbers.number(spec.layout().without_partial())
+            found[v].setdefault(said[spec])
     together: dict[int, dict[int, None]] = {}
     members = list(dict.fromkeys(v for ends in pairs for v in ends))
     for v in members:
@@ -436,21 +465,21 @@ def _handed(work: PlacementProblem, found: list[dict[int, None]], numbers: _Numb
 
 def _may_stay_partial(work: PlacementProblem) -> list[bool]:
     """Tell of each value whether it may be handed on as a sum to do: it is read by ops of its own region alone."""
-    graph = work.graph
+    graph = work.left
     good = [spec is not None and not spec.fixed for spec in graph.specs]
     region: dict[int, int] = {}
     for op, (rule, values) in enumerate(zip(graph.rule_of, graph.values_of)):
         made = values[len(graph.rules[rule].operands) :]
         for v in values:
-            if v >= 0 and op in work.edges.passes:
-                good[work.variable(v)] = False
+            if v >= 0 and op in work.passes:
+                good[v] = False
         for v in made:
             if v >= 0:
                 region[v] = graph.region_of[op]
     for op, (rule, values) in enumerate(zip(graph.rule_of, graph.values_of)):
         for v in values[: len(graph.rules[rule].operands)]:
             if v >= 0 and region.get(v) != graph.region_of[op]:
-                good[work.variable(v)] = False
+                good[v] = False
     return good
 
 

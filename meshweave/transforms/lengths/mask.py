@@ -238,7 +238,7 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends, rows: 
     if op.name == "tensor.insert_slice":
         _insert(op, family, ends)
         return
-    number, _ = rules.rule(op)
+    number, _, _ = rules.rule(op)
     rule = rules.rules[number]
     along = op.attributes["dim"].value if op.name == "tensor.concat" else None
     found = _factors(op, rule, values, len(op.operands), family, along)

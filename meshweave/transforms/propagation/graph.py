@@ -34,11 +34,13 @@ class Site:
     op:       the IR op; of a pass, the op that hands the value on (scf.yield, func.call, ...).
     operands: where its operands are read, (op, operand number), so that each can be redistributed.
     results:  the IR values of its results (none for a pass).
+    kind:     a number, the same for ops that compute the same of other values; -1 for a pass.
     """
 
     op: ir.Operation
     operands: list[tuple[ir.Operation, int]]
     results: list[ir.Value]
+    kind: int = -1
 
 
 @dataclass
@@ -202,14 +204,14 @@ def _plain(built: Built, op: ir.Operation) -> None:
         fail(op, f"'{op.name}' gives no result: such an op cannot be distributed")
     if op.name.startswith("scf.") or (op.name in SKIPPED):
         fail(op, f"'{op.name}' cannot be distributed yet")
-    rule, captured = built.table.rule(op)
+    rule, captured, kind = built.table.rule(op)
     if held := held_axes(op):
         rule = built.table.holding(rule, held)
     numbers = [_number(built, v) for v in (*operands, *[c.value for c in captured])]
     numbers += [_new_value(built, r) for r in results]
     built.graph.add_op(rule, tuple(numbers), built.region)
     sites = [(op, i) for i in range(len(operands))] + [(c.reader, c.operand) for c in captured]
-    built.sites.append(Site(op, sites, results))
+    built.sites.append(Site(op, sites, results, kind))
 
 
 def _constrain(built: Built, op: ir.Operation, _: dict[str, ir.Operation]) -> None:

@@ -9,7 +9,7 @@ chosen so that computing and moving together take the least predicted time (plan
 the number of ranks is said, `auto=4`, the axes are chosen too: one, or two whose product that number is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import ClassVar
@@ -27,6 +27,7 @@ from meshweave.plan.placement.goal import TIME, PlacementGoal
 from meshweave.plan.placement.memory import MemoryLoad
 from meshweave.plan.placement.place import Edges, PlacementProblem, Times, Works
 from meshweave.plan.placement.prices import MachinePrices, machine_of
+from meshweave.plan.placement.repeats import FoldedGraph
 from meshweave.plan.placement.terms import Choices, Places, cost_of
 from meshweave.plan.propagation.arrange import arrange
 from meshweave.transforms.base import (
@@ -105,7 +106,7 @@ class Place(Pass):
                 mesh_op(module), f"dist-place: mesh ({mesh}) has symbolic sizes: numbers are needed"
             )
         open_interfaces(module, mesh)
-        made = bounded_placement(module, mesh, self.prices, self.goal)
+        made = bounded_placement(module, mesh, self.prices, self.goal, whole=self.explain)
         built, placing, choices = made.built, made.placing, made.choices
         layouts, decisions = placing.placed(choices)
         layouts, decisions = arrange(built.graph, layouts, decisions, placing.edges.said, mesh)
@@ -305,12 +306,45 @@ def placed(
     module: ir.Module, mesh: Mesh, prices: MachinePrices
 ) -> tuple[Built, PlacementProblem, Choices]:
     """Return the graph of a module whose interfaces are open, the problem of placing it, and the best choices."""
-    built = build(module, mesh, windows=True)
-    passes = frozenset(op for op, site in enumerate(built.sites) if not site.results)
-    edges = Edges(passes, _same(module, built), beyond_blocks(module, built))
-    works = Works(op_works(built), _reach(module, built))
-    placing = PlacementProblem(built.graph, mesh, _times(module, built), edges, works, prices)
-    return built, placing, placing.solve()
+    read = _Read.of(module, mesh, prices)
+    problem = read.problem()
+    return read.built, problem, problem.solve()
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Hold what is read of a module to place it."""
+
+    built: Built
+    mesh: Mesh
+    times: Times
+    edges: Edges
+    reach: float
+    prices: MachinePrices
+
+    @staticmethod
+    def of(module: ir.Module, mesh: Mesh, prices: MachinePrices) -> "_Read":
+        """Read a module whose interfaces are open."""
+        built = build(module, mesh, windows=True)
+        passes = frozenset(op for op, site in enumerate(built.sites) if not site.results)
+        edges = Edges(passes, _same(module, built), beyond_blocks(module, built))
+        return _Read(built, mesh, _times(module, built), edges, _reach(module, built), prices)
+
+    def problem(self, once: bool = False) -> PlacementProblem:
+        """Return the problem of placing the module. once: what repeats counts once, and is placed in the same way."""
+        graph, edges, times = self.built.graph, self.edges, self.times
+        variables = [edges.same.get(v, v) for v in range(len(graph.specs))]
+        if once and not edges.said:
+            sites = self.built.sites
+            values: list[tuple[Hashable, ...]] = [*zip(graph.specs, times.values)]
+            for v, other in edges.same.items():
+                values[other] = (*values[other], *values[v])
+            ops = [*zip(graph.rule_of, [s.kind for s in sites], times.ops, graph.region_of)]
+            repeats = FoldedGraph.of(graph, variables, values, ops)
+        else:
+            repeats = FoldedGraph.none(graph, variables)
+        works = Works(op_works(self.built, repeats.first.tolist()), self.reach)
+        return PlacementProblem(graph, self.mesh, times, edges, works, repeats, self.prices)
 
 
 def _reach(module: ir.Module, built: Built) -> float:
@@ -321,25 +355,36 @@ def _reach(module: ir.Module, built: Built) -> float:
 
 
 def bounded_placement(
-    module: ir.Module, mesh: Mesh, prices: MachinePrices, goal: PlacementGoal
+    module: ir.Module,
+    mesh: Mesh,
+    prices: MachinePrices,
+    goal: PlacementGoal,
+    whole: bool = False,
 ) -> BoundedPlacement:
     """Return the best placement within the bound on bytes of a goal, or of the program.
 
-    Fails where nothing is within it, naming the fewest bytes.
+    whole: return the problem of all ops, also where what repeats is placed once.
+    Fails where nothing is within the bound, naming the fewest bytes.
     """
-    built, placing, choices = placed(module, mesh, prices)
+    read = _Read.of(module, mesh, prices)
     said, limit = whole_budget(module)
     limit = goal.limit or limit
     if not limit and not goal.is_bytes:
-        return BoundedPlacement(built, placing, Bounded(choices, 0.0), goal)
-    load = MemoryLoad(placing, live_program(module, built, placing.works.ops), goal.share)
+        placing = read.problem(once=True)
+        choices = placing.solve()
+        if whole:
+            every = read.problem()
+            placing, choices = every, every.taken(placing, choices)
+        return BoundedPlacement(read.built, placing, Bounded(choices, 0.0), goal)
+    placing = read.problem()
+    load = MemoryLoad(placing, live_program(module, read.built, placing.works.ops), goal.share)
     found = _within(module, placing, load, goal, limit)
     if not goal.is_bytes:
         found = replace(found, choices=placing.bounded(found.choices))
     elif not all(rule.every for rule in placing.rules.values()):
         found = replace(found, choices=replace(found.choices, bound=0.0))
     resident = int(load.resident(found.choices.picks))
-    return BoundedPlacement(built, placing, found, goal, limit or None, resident, said)
+    return BoundedPlacement(read.built, placing, found, goal, limit or None, resident, said)
 
 
 def _within(

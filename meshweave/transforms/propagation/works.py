@@ -8,6 +8,7 @@ lies between the two products of an attention that becomes one kernel is nowhere
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -40,11 +41,12 @@ _OTHER = "other"
 """Kind of ops that read and write tensors whatever is around them."""
 
 
-def op_works(built: Built) -> list[OpWork]:
-    """Return what each op of a graph computes; of a pass, nothing."""
+def op_works(built: Built, ops: Iterable[int] | None = None) -> list[OpWork]:
+    """Return what each op of a graph computes, or some of them; of a pass, nothing."""
     reader = _WorkReader(built)
     found = []
-    for site, rule in zip(built.sites, built.graph.rule_of):
+    for number in range(len(built.sites)) if ops is None else ops:
+        site, rule = built.sites[number], built.graph.rule_of[number]
         values = [op.operands[number] for op, number in site.operands]
         if site.results:
             found.append(reader.work(site.op, built.graph.rules[rule], values, site.results))

@@ -132,7 +132,7 @@ class Ties:
                 self._tie(self.operand(op, first + i, d), MadeDim(value, d))
 
     def _op(self, op: ir.Operation) -> None:
-        number, captured = self._table.rule(op)
+        number, captured, _ = self._table.rule(op)
         rule = self._table.rules[number]
         places = [(op, i) for i in range(len(op.operands))]
         places += [(c.reader, c.operand) for c in captured]

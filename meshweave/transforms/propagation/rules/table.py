@@ -71,10 +71,14 @@ class RuleTable:
     rules: list[Rule] = field(default_factory=list)
     unknown: list[ir.Operation] = field(default_factory=list)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
+    _kinds: dict[Hashable, int] = field(default_factory=dict)
     _bodies: dict[Hashable, BodyTraits] = field(default_factory=dict)
 
-    def rule(self, op: ir.Operation) -> tuple[int, list[Captured]]:
-        """Return the number of the rule of `op`, and what it reads in its body besides its operands."""
+    def rule(self, op: ir.Operation) -> tuple[int, list[Captured], int]:
+        """Return the number of the rule of `op`, what it reads in its body besides its operands, and its kind.
+
+        The kind is a number, the same for ops with one rule whose bodies are the same.
+        """
         name = op.name
         read = READERS.get(name) or (
             structured_rule
@@ -96,7 +100,8 @@ class RuleTable:
             number = self._numbers[key] = self.add(read(op, captured))
             if read is whole_rule and name not in KNOWN_WHOLE:
                 self.unknown.append(op)
-        return number, captured
+        kind = self._kinds.setdefault((number, op if body is None else body), len(self._kinds))
+        return number, captured, kind
 
     def _attribute_key(
         self, op: ir.Operation, read: Callable[..., Rule], body: BodyKey | None
