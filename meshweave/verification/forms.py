@@ -14,10 +14,11 @@ from meshweave.dialects.dist import LayoutAttr
 from meshweave.errors import LayoutError
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
+from meshweave.layout.layout import Layout
 from meshweave.verification.calls import Form, Forms
 from meshweave.verification.said import ElementShape
 from meshweave.verification.terms.indices import ZERO, Expr, substitute
-from meshweave.verification.terms.ranks import Placing, index_var, places_of, placing_of
+from meshweave.verification.terms.ranks import Placing, Ranks, index_var, places_of, placing_of
 from meshweave.verification.walk import ProgramWalk
 
 CARRIED = "dist.carried"
@@ -51,8 +52,18 @@ def _of_layout(walk: ProgramWalk, kind: ElementShape, entry: ir.DictAttr) -> For
     shape, _ = walk.said.shape(ir.TypeAttr(entry["dist.global"]).value)
     try:
         layout = LayoutAttr(entry["dist.layout"]).layout
-        layout.check(walk.ranks.mesh, shape)
-        placing = placing_of(walk.ranks, layout, shape)
+    except LayoutError:
+        return None
+    return _form_of_part(walk.ranks, kind, layout, shape)
+
+
+@lru_cache(maxsize=1 << 10)
+def _form_of_part(
+    ranks: Ranks, kind: ElementShape, layout: Layout, shape: tuple[int, ...]
+) -> Form | None:
+    try:
+        layout.check(ranks.mesh, shape)
+        placing = placing_of(ranks, layout, shape)
         is_part = not layout.partial and placing.allocation == kind[0]
     except LayoutError:
         return None

@@ -2,8 +2,8 @@
 
     x = f(x, t) for t < 500      `trips 498 f` of f(x, 0), and f of that at t = 499
 
-It is a function of what the symbols stand for before these trips, of the terms that a trip makes of symbols, and of the
-places at which the next trip reads them. So it is the same node in both programs where these are the same.
+It is a function of what the symbols stand for before these trips, of the terms that a trip makes of symbols, and of
+the places at which the next trip reads them. So it is the same node in both programs where these are the same.
 """
 
 from __future__ import annotations
@@ -69,23 +69,26 @@ class Trips:
         trip = of_var(Var("u", "trip", len(self.which)))
         at = {self.number: plus(trip, Expr(self.which.start))}
         found = [f._replace(places=tuple([substitute(e, at) for e in f.places])) for f in found]
+        nexts = [Term(terms.put(Node("next", (self.depth, f), (), ""), ())) for f in found]
+        starts, levels = list(map(Term, self.nodes)), self._levels()
         made = []
         for symbol, start in enumerate(self.nodes):
             if self._is_kept(found[symbol], symbol):
                 made.append(start)
                 continue
-            own = sorted(_needed(found, symbol))
-            before = Node("given", (), tuple([Term(self.nodes[k]) for k in own]), "")
-            values = tuple([(k, found[k]) for k in own])
-            detail = (symbol, len(self.which), self.depth, self._level(symbol), values)
-            node = Node("trips", detail, (Term(terms.put(before, ())),), terms.nodes[start].type)
+            own = tuple(sorted(_needed(found, symbol)))
+            before = Term(terms.put(Node("given", (), tuple([starts[k] for k in own]), ""), ()))
+            detail = (symbol, len(self.which), self.depth, levels[symbol], own)
+            reads = (before, *[nexts[k] for k in own])
+            node = Node("trips", detail, reads, terms.nodes[start].type)
             made.append(terms.put(node, terms.sizes[start]))
         return made
 
-    def _level(self, symbol: int) -> int:
-        """Return what numbers a symbol may be, in all trips."""
-        of_symbols = [self.terms.nodes[v.node].detail for v in self.given]
-        return next(int(d[-1]) for d in of_symbols if d[:2] == (self.depth, symbol))
+    def _levels(self) -> dict[int, int]:
+        """Return what numbers symbols may be, in all trips."""
+        reads = [self.terms.nodes[v.node] for v in self.given]
+        symbols = [node.detail for node in reads if node.op == "symbol"]
+        return {number: level for depth, number, _, level in symbols if depth == self.depth}
 
     def _is_kept(self, value: NextValue, symbol: int) -> bool:
         """Tell whether a symbol stands for the same in all trips."""

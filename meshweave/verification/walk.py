@@ -67,6 +67,7 @@ class ProgramWalk:
     beyond: list[Finding] = field(default_factory=list)  # slices that may lie beyond an end
     ops: int = 0
     depth: int = 0  # calls and loops around, of those that are read once
+    keeps: bool = False  # what is read now may be read once more: see `again`
     known: dict[Hashable, Term] = field(default_factory=dict)
     saved: int = 0  # ops that are not read again
     shortened: bool = False
@@ -77,6 +78,7 @@ class ProgramWalk:
     _read: dict[Hashable, ReadCall] = field(default_factory=dict)
     _last: dict[Hashable, tuple[list[Term], ReadCall]] = field(default_factory=dict)
     _made: dict[ir.Operation, tuple[list[Term], Sequence[Term]]] = field(default_factory=dict)
+    _entered: set[Hashable] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -111,11 +113,11 @@ class ProgramWalk:
             raise NotReadError("a call of a function without a body")
         if not self.once("call"):
             return self.enter(function, arguments)
-        return self.repeated(name, lambda given: self.enter(function, given), arguments)
+        return self.repeated((name,), lambda given: self.enter(function, given), arguments)
 
     def repeated(
         self,
-        what: Hashable,
+        what: tuple[Hashable, ...],
         read: Callable[[list[Term]], list[Term]],
         arguments: Sequence[Term],
     ) -> list[Term]:
@@ -125,36 +127,48 @@ class ProgramWalk:
 
     def read_once(
         self,
-        what: Hashable,
+        what: tuple[Hashable, ...],
         read: Callable[[list[Term]], list[Term]],
         arguments: Sequence[Term],
-        forms: Forms = (),
+        forms: Forms | None = None,
     ) -> tuple[ReadCall, list[Term], list[int]]:
         """Return what something that repeats makes of symbols, the views of these, and what they stand for.
 
-        forms: of the arguments, see `calls.Form`.
+        what: that, first of all, and what else tells its readings apart. forms: of what a loop carries, see
+        `calls.Form`; None for a call.
         """
-        given, nodes = with_symbols(self.terms, arguments, self.depth, forms)
+        given, nodes = with_symbols(self.terms, arguments, self.depth, forms or ())
         last = self._last.get((what, self.depth))  # most lie like the last: that needs no hash
         known = last[1] if last is not None and last[0] == given else None
         if known is None:
             key = what, self.depth, tuple(given)
             known = self._read.get(key)
             if known is None:
-                known = self._read[key] = self._one_deeper(read, given)
+                known = self._read[key] = self._one_deeper(what[0], read, given, forms)
                 self.saved -= known.ops
             self._last[what, self.depth] = given, known
         self.saved += known.ops
         return known, given, nodes
 
-    def _one_deeper(self, read: Callable[[list[Term]], list[Term]], given: list[Term]) -> ReadCall:
+    def _one_deeper(
+        self,
+        what: Hashable,
+        read: Callable[[list[Term]], list[Term]],
+        given: list[Term],
+        forms: Forms | None,
+    ) -> ReadCall:
         """Return what is made of symbols."""
-        before = self.ops
+        before, kept = self.ops, self.keeps
+        is_last = forms is None or any(
+            forms
+        )  # mostly: a call, or a loop whose values stay in their forms
         self.depth += 1
+        self.keeps = kept or not is_last or what in self._entered
+        self._entered.add(what)
         try:
             made = read(given)
         finally:
-            self.depth -= 1
+            self.depth, self.keeps = self.depth - 1, kept
         return ReadCall.of(self.terms, made, self.depth, self.ops - before)
 
     def block(self, block: ir.Block) -> list[Term]:
@@ -181,7 +195,7 @@ class ProgramWalk:
                 kind = shapes[result] = known.get(type_) or self.said.shape(type_)
                 if 0 not in kind[0]:
                     made: Sequence[Term]
-                    if self.depth and _is_of_operands(name):
+                    if self.keeps and _is_of_operands(name):
                         made = self.again(op, op.operands, partial(_handler(name), self, op))
                     else:
                         made = _handler(name)(self, op)
@@ -202,7 +216,7 @@ class ProgramWalk:
         """Return what an op in a loop or a function makes of its operands, and of nothing else.
 
         The body of a loop is read until what it carries stays in its form. An op that none of this reaches finds the
-        same values as in the reading before, and gives the same.
+        same values as in the reading before, and gives the same. That is kept where there may be another reading.
         """
         given = list(map(self.views.__getitem__, operands))
         last = self._made.get(op)

@@ -47,7 +47,7 @@ _FIXED = ("linalg.fill", "linalg.broadcast", "linalg.transpose")
 
 @handles("linalg.")
 def _linalg(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    if not walk.depth:
+    if not walk.keeps:
         return _made(walk, op, _decoded(walk, op))
     decoded = _repeated(walk, op)
     operands, what, *_ = decoded
@@ -80,7 +80,7 @@ def _fill(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
 @handles("linalg.map")
 def _map(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     """Read an op whose maps and shapes are all the same: mostly a scalar op at each place."""
-    if walk.depth:
+    if walk.keeps:
         return _linalg(walk, op)
     only = walk.said.body(op.regions[0].blocks[0])[0].only
     if only is None:

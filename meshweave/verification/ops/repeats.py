@@ -329,7 +329,7 @@ class _Unfolded:
         self.places = [{} for _ in self.inits]
         self.sizes = [{} for _ in self.inits]
         self._learn(self.inits)
-        self.walk.depth += 1
+        self.walk.depth, kept, self.walk.keeps = self.walk.depth + 1, self.walk.keeps, True
         try:
             for _ in range(MOST_READINGS):
                 self.nexts, self.asked = self.read(
@@ -338,7 +338,7 @@ class _Unfolded:
                 if not self._learn(self.nexts):
                     return self
         finally:
-            self.walk.depth -= 1
+            self.walk.depth, self.walk.keeps = self.walk.depth - 1, kept
         raise NotReadError("a loop whose values do not stay where they are")
 
     def _learn(self, views: Sequence[Term]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -15,15 +16,18 @@ from meshweave.verification.said import NotReadError
 from meshweave.verification.terms.indices import (
     Expr,
     Var,
+    bounds,
     inside,
     number,
     of_var,
     plus,
     quotient,
     remainder,
+    substitute,
     times,
     total,
 )
+from meshweave.verification.terms.lookups import gather
 from meshweave.verification.terms.pieces import (
     StridedRange,
     concat,
@@ -36,7 +40,7 @@ from meshweave.verification.terms.pieces import (
 from meshweave.verification.terms.ranks import index_var
 from meshweave.verification.terms.scalars import apply
 from meshweave.verification.terms.substitution import Substitution
-from meshweave.verification.terms.terms import Term
+from meshweave.verification.terms.terms import MixedError, Term, Terms, at_only_place, term
 from meshweave.verification.walk import ProgramWalk, handles, scalar
 
 
@@ -148,20 +152,114 @@ def _dims_kept(shape: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
 
 @handles("tensor.extract_slice")
 def _extract_slice(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    shape, _ = walk.shape(op.results[0])
-    box, given = _static_box(walk, op), walk.shape(op.operands[0])[0]
-    known = _known_offsets(walk, op, box, 1)
-    window = None if known is None else _window(known, box, given, shape)
-    if window is not None:
-        made = window.of(walk.terms, walk.views[op.operands[0]])
-        return [narrowed(walk.terms, made)]
+    operands = op.operands
+    (shape, _), source = walk.shape(op.results[0]), operands[0]
+    box, (given, _), view = _static_box(walk, op), walk.shape(source), walk.views[source]
+    offsets, computed = _offset_places(walk, operands, box, 1)
+    if offsets is not None and not computed:
+        window = _window(offsets, box, given, shape)
+        if window is not None:
+            return [narrowed(walk.terms, window.of(walk.terms, view))]
     if DYNAMIC in box.sizes or DYNAMIC in box.strides:
         raise NotReadError("a slice whose size is not known")
-    offsets = _offsets(walk, op, 1)
-    for offset, size, stride, end in zip(offsets, box.sizes, box.strides, given):
+    if offsets is not None and _is_bare(walk.terms, view):
+        where = _reading(offsets, box, given, shape, view.exprs, walk.terms.sizes[view.node])
+        if where is not None:
+            for offset, (last, end) in zip(computed, where.ends):
+                walk.check_within(op, offset, last, end)
+            at = term((view.node, where.exprs, view.fills, ()))
+            with suppress(MixedError):
+                return [gather(walk.terms, at, computed)]
+    every = _offsets(walk, op, 1)
+    for offset, size, stride, end in zip(every, box.sizes, box.strides, given):
         walk.check_within(op, offset, (size - 1) * stride, end)
-    made = sliced(walk, op.operands[0], offsets, _steps(box, shape))
+    made = sliced(walk, source, every, _steps(box, shape))
     return [narrowed(walk.terms, made)]
+
+
+def _is_bare(terms: Terms, view: Term) -> bool:
+    """Tell whether a view has no guards and no fills, and is not put together of pieces."""
+    is_plain = not view.guards and view.fills.count(None) == len(view.fills)
+    return is_plain and terms.nodes[view.node].op != "concat"
+
+
+class _Moving(NamedTuple):
+    """Say where a slice is read or put of which some offsets are computed.
+
+    exprs: the places of a tensor, with variables "g" 0, 1, .. in the dims whose offsets are computed. ends: of each of
+    these how far the last element is from the first, and the size. places: the index along it, and how many there are.
+    boxes: the other dims that are taken in part.
+    """
+
+    exprs: tuple[Expr, ...]
+    ends: tuple[tuple[int, int], ...]
+    places: tuple[tuple[Var, int], ...] = ()
+    boxes: tuple[StridedRange, ...] = ()
+
+
+_Offsets = tuple["Expr | None", ...]
+_Sizes = tuple["int | None", ...]
+
+
+@lru_cache(maxsize=1 << 10)
+def _reading(
+    offsets: _Offsets, box: _Box, whole: tuple[int, ...], shape: tuple[int, ...],
+    exprs: tuple[Expr, ...], sizes: _Sizes,
+) -> _Moving | None:  # fmt: skip
+    """Return where a slice is read of a tensor that lies at these places; None where it may reach beyond an end.
+
+    sizes: of what lies there. An offset is None where it is computed.
+    """
+    values, ends = dict[Var, Expr](), list[tuple[int, int]]()
+    for dim, (offset, place, size) in enumerate(zip(offsets, _steps(box, shape), whole)):
+        if offset is not None:
+            values[index_var(dim, size)] = here = plus(offset, place)
+            if not inside(here, size):
+                return None
+        else:
+            placeholder = Var("g", str(len(ends)), size - bounds(place)[1])
+            values[index_var(dim, size)] = plus(of_var(placeholder), place)
+            ends.append(((box.sizes[dim] - 1) * box.strides[dim], size))
+    made, guards = at_only_place([substitute(e, values) for e in exprs], sizes, (), ())
+    return None if guards else _Moving(tuple(made), tuple(ends))
+
+
+@lru_cache(maxsize=1 << 10)
+def _putting(
+    offsets: _Offsets, box: _Box, whole: tuple[int, ...], shape: tuple[int, ...],
+    exprs: tuple[Expr, ...], sizes: _Sizes,
+) -> _Moving | None:  # fmt: skip
+    """Return where a slice is put that lies at these places, see `_put`; None where it may reach beyond an end."""
+    values, own = dict[Var, Expr](), dict[Var, StridedRange]()
+    boxes, ends, moving = list[StridedRange](), list[tuple[int, int]](), list[tuple[Var, int]]()
+    kept = _dims_kept(shape, box.sizes)
+    for dim, (offset, size, stride, own_dim) in enumerate(
+        zip(offsets, box.sizes, box.strides, kept)
+    ):
+        place, last = index_var(dim, whole[dim]), (size - 1) * stride
+        if offset is not None:
+            low, high = bounds(offset)
+            if low < 0 or high + last >= whole[dim]:
+                return None
+            index = Var("p", str(own_dim), size)
+            own[index] = StridedRange(place, offset, size, stride)
+            boxes.append(own[index])
+        elif stride != 1:
+            return None
+        else:
+            index = Var("g", str(len(moving)), size)
+            moving.append((place, size))
+            ends.append((last, whole[dim]))
+        if own_dim is not None:
+            values[index_var(own_dim, shape[own_dim])] = of_var(index)
+    made, guards = at_only_place([substitute(e, values) for e in exprs], sizes, (), ())
+    if guards or not all(n is None or inside(e, n) for e, n in zip(made, sizes)):
+        return None
+    for index, taken in own.items():
+        made = [taken.put(e, index) for e in made]
+    made, guards = at_only_place(made, sizes, (), ())
+    parts = sorted([b for b in boxes if not b.is_all], key=lambda b: not b.is_fixed)
+    return None if guards else _Moving(tuple(made), tuple(ends), tuple(moving), tuple(parts))
 
 
 class _Box(NamedTuple):
@@ -192,39 +290,48 @@ def _steps(box: _Box, shape: tuple[int, ...]) -> tuple[Expr, ...]:
     return tuple(places)
 
 
-def _known_offsets(
-    walk: ProgramWalk, op: ir.Operation, box: _Box, first: int
-) -> tuple[Expr, ...] | None:
-    """Return where a slice begins, as places; None where an offset is computed from data. first: as of `_offsets`."""
+def _offset_places(
+    walk: ProgramWalk, operands: Sequence[ir.Value], box: _Box, first: int
+) -> tuple[_Offsets | None, list[Term]]:
+    """Return where a slice begins: places, with None for those that are computed from data, and these.
+
+    first: as of `_offsets`. The places are None where that is more than places.
+    """
     if DYNAMIC not in box.offsets:
-        return _as_expressions(box.offsets)
-    nodes, found, moving = walk.terms.nodes, list[Expr](), first
-    operands, views = op.operands, walk.views
+        return _as_expressions(box.offsets), []
+    nodes, views, computed = walk.terms.nodes, walk.views, list[Term]()
+    found, moving = list[Expr | None](), first
     for offset in box.offsets:
         if offset != DYNAMIC:
             found.append(Expr(offset))
             continue
         view = views[operands[moving]]
         moving += 1
-        if view.guards or nodes[view.node].op != "iota":
-            return None
-        found.append(view.exprs[0])
-    return tuple(found) if moving == len(operands) else None
+        if nodes[view.node].op != "iota":
+            found.append(None)
+            computed.append(view)
+        elif view.guards:
+            return None, computed
+        else:
+            found.append(view.exprs[0])
+    return (tuple(found) if moving == len(operands) else None), computed
 
 
 @lru_cache(maxsize=1 << 10)
-def _as_expressions(numbers: tuple[int, ...]) -> tuple[Expr, ...]:
+def _as_expressions(numbers: tuple[int, ...]) -> _Offsets:
     return tuple(map(number, numbers))
 
 
 @lru_cache(maxsize=1 << 10)
 def _window(
-    offsets: tuple[Expr, ...], box: _Box, whole: tuple[int, ...], shape: tuple[int, ...]
+    offsets: _Offsets, box: _Box, whole: tuple[int, ...], shape: tuple[int, ...]
 ) -> Substitution | None:
     """Return what to put in the place of the indices of a tensor; None where a slice may reach beyond its end."""
     if DYNAMIC in box.sizes or DYNAMIC in box.strides:
         return None
-    places = [plus(begin, place) for begin, place in zip(offsets, _steps(box, shape))]
+    places = [
+        plus(begin, at) for begin, at in zip(offsets, _steps(box, shape)) if begin is not None
+    ]
     if not all(map(inside, places, whole)):
         return None
     return Substitution({index_var(d, n): e for d, (e, n) in enumerate(zip(places, whole))})
@@ -232,22 +339,30 @@ def _window(
 
 @handles("tensor.insert_slice")
 def _insert_slice(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
-    box, views, terms = _static_box(walk, op), walk.views, walk.terms
-    (value, into), (shape, whole) = (
-        list(op.operands)[:2],
-        [walk.shape(v)[0] for v in op.operands[:2]],
-    )
-    known, given = _known_offsets(walk, op, box, 2), views[value]
-    target = None if known is None else _target(known, box, whole, shape)
-    if target is not None and not given.guards and (target.is_fixed or is_defined(terms, given)):
-        made = target.window.of(terms, given)
-        if not target.is_fixed:  # it becomes a branch of a choice, see `moved`
-            made = made._replace(guards=())
-        return [replaced(terms, views[into], made, target.boxes)]
+    operands, terms = op.operands, walk.terms
+    value, target = operands[0], operands[1]
+    box, (shape, _), (whole, _) = _static_box(walk, op), walk.shape(value), walk.shape(target)
+    given, into = walk.views[value], walk.views[target]
+    offsets, computed = _offset_places(walk, operands, box, 2)
+    if offsets is not None and not computed:
+        known = _target(offsets, box, whole, shape)
+        if known is not None and not given.guards and (known.is_fixed or is_defined(terms, given)):
+            made = known.window.of(terms, given)
+            if not known.is_fixed:  # it becomes a branch of a choice, see `moved`
+                made = made._replace(guards=())
+            return [replaced(terms, into, made, known.boxes)]
     if DYNAMIC in box.sizes or DYNAMIC in box.strides:
         raise NotReadError("a slice whose size or stride is not known")
-    offsets = _offsets(walk, op, 2)
-    return [_put(walk, op, offsets, box.sizes, box.strides, _dims_kept(shape, box.sizes))]
+    if offsets is not None and computed and _is_bare(terms, given):
+        where = _putting(offsets, box, whole, shape, given.exprs, terms.sizes[given.node])
+        if where is not None and all(
+            walk.check_within(op, offset, *end) for offset, end in zip(computed, where.ends)
+        ):
+            made = term((given.node, where.exprs, given.fills, ()))
+            moving = [(p, offset, n) for (p, n), offset in zip(where.places, computed)]
+            return [replaced(terms, into, put_at(terms, into, made, moving), where.boxes)]
+    every = _offsets(walk, op, 2)
+    return [_put(walk, op, every, box.sizes, box.strides, _dims_kept(shape, box.sizes))]
 
 
 class _Target(NamedTuple):
@@ -263,7 +378,7 @@ class _Target(NamedTuple):
 
 @lru_cache(maxsize=1 << 10)
 def _target(
-    offsets: tuple[Expr, ...], box: _Box, whole: tuple[int, ...], shape: tuple[int, ...]
+    offsets: _Offsets, box: _Box, whole: tuple[int, ...], shape: tuple[int, ...]
 ) -> _Target | None:
     """Return where a slice is put whose elements lie side by side; None where it may reach beyond an end."""
     if DYNAMIC in box.sizes or any(stride != 1 for stride in box.strides):
@@ -271,7 +386,8 @@ def _target(
     if _window(offsets, box, whole, shape) is None:
         return None
     places = [index_var(d, n) for d, n in enumerate(whole)]
-    boxes = list(map(StridedRange, places, offsets, box.sizes))
+    begins = [offset for offset in offsets if offset is not None]
+    boxes = list(map(StridedRange, places, begins, box.sizes))
     kept = zip(_dims_kept(shape, box.sizes), boxes)
     window = {index_var(d, shape[d]): b.offset for d, b in kept if d is not None}
     parts = sorted([b for b in boxes if not b.is_all], key=lambda b: not b.is_fixed)

@@ -463,7 +463,7 @@ def put_at(
         found = terms.free(views, bound)
     except MixedError:
         return terms.unknown("places that mix", kind, _all(views))
-    defined = [_size(terms, into, e) for e in found.exprs]
+    defined = _defined(into.exprs, terms.sizes[into.node], found.exprs)
     number = terms.put(Node("put", sizes, found.views, kind), defined)
     return terms.view(number, found.exprs, (), found.guards)
 
@@ -493,10 +493,16 @@ def is_defined(terms: Terms, view: Term) -> bool:
     return all(n is None or f is not None or inside(e, n) for e, n, f in ends)
 
 
-def _size(terms: Terms, view: Term, expr: Expr) -> int | None:
-    """Return how far a view is defined along the places that an expression says."""
-    known = [n for e, n in zip(view.exprs, terms.sizes[view.node]) if e == expr and n is not None]
-    return min(known, default=None)
+@lru_cache(maxsize=1 << 10)
+def _defined(
+    exprs: tuple[Expr, ...], sizes: tuple[int | None, ...], places: tuple[Expr, ...]
+) -> tuple[int | None, ...]:
+    """Return how far what lies at places `exprs`, of these sizes, is defined along other places."""
+    ends = dict[Expr, int]()
+    for expr, size in zip(exprs, sizes):
+        if size is not None:
+            ends[expr] = min(size, ends.get(expr, size))
+    return tuple(map(ends.get, places))
 
 
 def _all(views: Sequence[Term]) -> list[Var]:
@@ -528,7 +534,7 @@ def _select(terms: Terms, test: Term, value: Term, into: Term) -> Term:
         Term(v.node, tuple([of_var(dim_var(exprs.index(e))) for e in v.exprs]), v.fills)
         for v in views
     ]
-    sizes = [_size(terms, into, e) for e in exprs]
+    sizes = _defined(into.exprs, terms.sizes[into.node], tuple(exprs))
     number = terms.put(Node("arith.select", (), tuple(reads), terms.type_of(value)), sizes)
     return terms.view(number, exprs, (), [g for v in views for g in v.guards])
 

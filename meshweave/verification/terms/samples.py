@@ -130,12 +130,13 @@ class Sampler:
         """Return what computes what symbols stand for behind trips."""
         if number not in self.calls:
             node = self.terms.nodes[number]
-            _, count, depth, _, values = node.detail
-            given = self.terms.nodes[node.reads[0].node].reads
+            _, count, depth, _, own = node.detail
+            first, *nexts = [self.terms.nodes[r.node] for r in node.reads]
+            values = {k: after.detail[1] for k, after in zip(own, nexts)}
             made = _Trip(self, depth)
-            made.symbols = {k: r.node for (k, _), r in zip(values, given)}
+            made.symbols = {k: r.node for k, r in zip(own, first.reads)}
             for trip in range(count):
-                made = _Trip(self, depth, made, (trip, count), dict(values))
+                made = _Trip(self, depth, made, (trip, count), values)
             self.calls[number] = made
         return self.calls[number]
 

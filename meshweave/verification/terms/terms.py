@@ -57,12 +57,19 @@ class Node(NamedTuple):
     type: str
 
 
+_WITH_BODIES = ("call", "next")
+_IN_COMMON = ("given", "next")
+"""What results of a call, or of trips, have in common."""
+_NO_SYMBOLS: frozenset[tuple[int, int]] = frozenset()
+
+
 def bodies_of(node: Node) -> list[tuple[int, int]]:
     """Return the terms over symbols that a node is made of, and the number of calls around those that it reads."""
     if node.op == "call":
         return [node.detail[:2]]
-    if node.op == "trips":
-        return [(value.node, node.detail[2]) for _, value in node.detail[4]]
+    if node.op == "next":
+        depth, value = node.detail
+        return [(value.node, depth)]
     return []
 
 
@@ -113,7 +120,7 @@ class Terms:
     constants: dict[Hashable, Term] = field(default_factory=dict)
     _numbers: dict[Node, int] = field(default_factory=dict)
     symbols: dict[Hashable, int] = field(default_factory=dict)
-    _symbols: dict[int, frozenset[tuple[int, int]]] = field(default_factory=dict)
+    _symbols: list[frozenset[tuple[int, int]]] = field(default_factory=list)
     _fresh: int = 0
     _iota: int = -1
     _given: int = 0
@@ -140,27 +147,28 @@ class Terms:
         self.places.append(self.place)
         if node.op in ("const", "iota"):
             self.numbers.add(number)
-        elif node.op == "given":  # what results of a call have in common
+        elif node.op in _IN_COMMON:
             self._given += 1
         return number
 
     def symbols_of(self, number: int) -> frozenset[tuple[int, int]]:
         """Return depth and number of the symbols that a node is a function of; a call has those of what it reads."""
-        known, todo = self._symbols, [number]
-        while todo:
-            node = self.nodes[todo[-1]]
-            op, detail, reads, _ = node
-            bodies = bodies_of(node)
-            below = [*[r.node for r in reads], *[body for body, _ in bodies]]
-            if missing := [k for k in below if k not in known]:
-                todo += missing
-                continue
-            found = frozenset[tuple[int, int]]().union(*[known[r.node] for r in reads])
+        known, nodes = self._symbols, self.nodes
+        for k in range(len(known), number + 1):  # what a node reads has a smaller number
+            op, detail, reads, _ = nodes[k]
+            found: frozenset[tuple[int, int]] = _NO_SYMBOLS
+            for read in reads:
+                other = known[read[0]]
+                if other is not found and not other <= found:
+                    found = found | other if found else other
             if op == "symbol":
                 found = frozenset([detail[:2]])
-            for body, depth in bodies:  # it may read symbols of the calls around it
-                found = found.union([s for s in known[body] if s[0] < depth])
-            known[todo.pop()] = found
+            elif op in _WITH_BODIES:
+                for body, depth in bodies_of(
+                    nodes[k]
+                ):  # it may read symbols of the calls around it
+                    found = found.union([s for s in known[body] if s[0] < depth])
+            known.append(found)
         return known[number]
 
     def fresh(self) -> int:
