@@ -238,6 +238,7 @@ EXAMPLES = {
     "nextafter": ("nextafter(v, w) > v", "[True, False, False]"),
     "not_equal": ("not_equal(v, 2)", "[True, False, True]"),
     "signbit": ("signbit(v - 3)", "[True, True, False]"),
+    "view": ("view(v, int32)", "[1065353216, 1073741824, 1082130432]"),
     # linear
     "einsum": ("einsum('rc,c->r', m, v)", "[17, 38]"),
     "matmul": ("matmul(m, v)", "[17, 38]"),

@@ -283,6 +283,7 @@ from meshweave.frontends.python.functions.logic import logical_xor as logical_xo
 from meshweave.frontends.python.functions.logic import nextafter as nextafter
 from meshweave.frontends.python.functions.logic import not_equal as not_equal
 from meshweave.frontends.python.functions.logic import signbit as signbit
+from meshweave.frontends.python.functions.logic import view as view
 from meshweave.frontends.python.functions.manipulate import broadcast_arrays as broadcast_arrays
 from meshweave.frontends.python.functions.manipulate import broadcast_to as broadcast_to
 from meshweave.frontends.python.functions.manipulate import concat as concat

@@ -16,9 +16,14 @@ from meshweave.api.numpy_calls import numpy_function, numpy_ufunc
 from meshweave.api.outside import OUTSIDE
 from meshweave.frontends.python import MODULES, PUBLIC
 from meshweave.frontends.python.extras.linalg import trace as diagonal_sum
+from meshweave.frontends.python.functions.flat import FlatView, put
+from meshweave.frontends.python.spelling import NN, member
 from meshweave.see.trace import ROOM, RankTrace
 
-__all__ = ["at", "getitem", "inner", "numpy_function", "numpy_ufunc", "public", "setitem", "trace"]
+__all__ = [
+    "FlatView", "at", "getitem", "inner", "member", "numpy_function", "numpy_ufunc", "public", "put",
+    "setitem", "trace",
+]  # fmt: skip
 
 _TRACED = ("functions.", "extras.", "control")
 """Modules of the frontend whose functions take arrays."""
@@ -90,7 +95,9 @@ def inner(name: str) -> ModuleType:
 def _missing(module: str, name: str) -> NoReturn:
     """Raise AttributeError that says how a name of NumPy's, missing in a module, is spelt here."""
     hint = ""
-    if name in PUBLIC:
+    if module == "nn" and name in NN:
+        hint = f": mw.nn.{NN[name]} is right"
+    elif name in PUBLIC:
         hint = f": mw.{name} is right"
     elif callable(getattr(getattr(np, module, None), name, None)):
         hint = f": np.{module}.{name}(np.asarray(x), ..) computes it on this process"

@@ -97,3 +97,93 @@ def test_a_name_that_is_spelt_otherwise_says_how():
     ):
         with pytest.raises(AttributeError, match=said):
             getattr(mw, name)
+
+
+@pytest.mark.parametrize("layout", ["[_, _]", "[x, y]"])
+def test_bits_places_in_a_row_and_quotients_with_remainders_are_members(layout):
+    x = numbers(3, 4).astype("f4")
+
+    def laid(value):
+        return mw.Array.from_numpy(value, mesh="x=2, y=2", layout=layout)
+
+    a = laid(x)
+    for dtype in ("i4", "u4"):
+        bits = a.view(np.dtype(dtype))
+        assert bits.dtype == dtype
+        np.testing.assert_array_equal(bits, x.view(dtype))
+        np.testing.assert_array_equal(mw.view(bits, mw.float32), x)
+    np.testing.assert_array_equal(a.view(np.int32).view(mw.uint32), x.view("u4"))
+    with pytest.raises(MeshweaveError, match=r"view: .*float32 of 32 bits as .*int16 of 16"):
+        a.view(mw.int16)
+    np.testing.assert_array_equal(np.stack(divmod(a, 0.5)), np.stack(np.divmod(x, np.float32(0.5))))
+    np.testing.assert_array_equal(np.stack(divmod(2.0, a)), np.stack(np.divmod(np.float32(2), x)))
+    np.testing.assert_array_equal(round(a, 1), np.round(x, 1))
+    own, right = laid(x), x.copy()
+    for places, values in (
+        ([0, 5], [9, 8]),
+        ([-1], 7.0),
+        ([1, 2, 3], [5, 6]),
+        ([[0, 1], [2, 3]], [1, 2, 3, 4]),
+        ([], []),
+    ):
+        own.put(places, values)
+        np.put(right, np.asarray(places, int), values)
+        np.testing.assert_array_equal(own, right)
+    for array in (own, right):
+        array.flat[3] = 1
+        array.flat[2:7] = [1, 2, 3, 4, 5]
+        array.flat[[0, 1]] = 3
+    np.testing.assert_array_equal(own, right)
+    assert own.flat[3].item() == right.flat[3] and [*map(float, own.flat)] == [*right.flat]
+    with pytest.raises(IndexError, match="put: places 12 to 12 of 12 elements"):
+        own.put([12], 0)
+    with pytest.raises(MeshweaveError, match="put: places of dtype float64, integers are right"):
+        own.put([0.5], 0)
+    own.flat = 2
+    assert (own == 2).all() and len(own.flat) == 12 and own.block_until_ready() is own
+
+
+def test_members_of_traced_values():
+    @mw.jit(mesh="x=2", in_layouts=("[x, _]", None))
+    def step(v, places):
+        v.put(places, [1.0, 2.0])
+        v.put([0], 9.0)
+        v.flat[2] = 5.0
+        v.flat[places] = v.flat[places] + 1
+        return v, v.view(mw.int32), divmod(v, 2), round(v)
+
+    x = numbers(3, 4).astype("f4")
+    right = x.copy()
+    np.put(right, [3, 7], [2, 3])
+    np.put(right, [0, 2], [9, 5])
+    found, bits, (quotient, rest), near = step(x, np.array([3, 7]))
+    np.testing.assert_array_equal(found, right)
+    np.testing.assert_array_equal(bits, right.view("i4"))
+    np.testing.assert_array_equal(quotient, right // 2)
+    np.testing.assert_array_equal(rest, right % 2)
+    np.testing.assert_array_equal(near, np.round(right))
+
+
+def test_names_that_others_have_say_what_is_right_here():
+    a = mw.asarray(numbers(2, 2))
+    for where, name, hint in (
+        (mw, "half", "mw.float16"), (mw, "bool_", "mw.bool"), (mw, "mgrid", "mw.indices"), (mw, "put", "x.put"),
+        (mw, "floating", "mw.isdtype"), (mw, "euler_gamma", "np.euler_gamma"), (mw.nn, "swish", "mw.nn.silu"),
+        (a, "strides", "np.asarray"), (a, "sharding", "x.layout"), (a, "is_deleted", "x.is_donated"),
+    ):  # fmt: skip
+        with pytest.raises(AttributeError, match=f"{name}'.*{hint}"):
+            getattr(where, name)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("f4", "f8"), ("f8", "f4"), ("f4", "c16"), ("c8", "f8")]
+)
+def test_systems_are_solved_in_the_dtype_of_both_sides(one, other):
+    a, b = (numbers(3, 3) + 3 * np.eye(3)).astype(one), numbers(3, 2, seed=1).astype(other)
+    for found, right in (
+        (mw.linalg.solve(a, b), np.linalg.solve(a, b)),
+        (mw.linalg.lstsq(a, b).solution, np.linalg.lstsq(a, b)[0]),
+        (mw.linalg.solve(a[:0, :0], b[:0, 0]), np.linalg.solve(a[:0, :0], b[:0, 0])),
+    ):
+        assert found.dtype == right.dtype
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)

@@ -18,7 +18,7 @@ _NAMES = {
     "frontends.python.functions.logic": (
         "bitwise_and bitwise_invert bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor equal "
         "greater greater_equal isfinite isinf isnan less less_equal logical_and logical_not logical_or "
-        "logical_xor nextafter not_equal signbit"
+        "logical_xor nextafter not_equal signbit view"
     ),
     "frontends.python.functions.linalg": "einsum matmul matrix_transpose outer tensordot vecdot",
     "frontends.python.functions.manipulate": (
@@ -75,6 +75,8 @@ PUBLIC = {name: f"meshweave.{home}" for home, names in _NAMES.items() for name i
 """Public name -> the module that defines it. `bool` is `dtypes.bool_`; `Array` is the runtime's."""
 
 METHODS = {
+    "FlatView": "meshweave.frontends.python.functions.flat",
+    "put": "meshweave.frontends.python.functions.flat",
     "getitem": "meshweave.frontends.python.functions.index",
     "updated": "meshweave.frontends.python.functions.update",
     "at": "meshweave.frontends.python.functions.update",

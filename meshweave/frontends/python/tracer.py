@@ -139,6 +139,7 @@ class Tracer:
     cumsum, cumprod = _method("cumulative_sum"), _method("cumulative_prod")
     dot, diagonal = map(_method, ("dot", "diagonal"))
     swapaxes, searchsorted, choose = map(_method, ("swapaxes", "searchsorted", "choose"))
+    view = _method("view")
     flatten = ravel = _method("ravel")
     copy, conjugate = _method("copy"), _method("conj")
 
@@ -153,6 +154,19 @@ class Tracer:
     def fill(self, value: ArrayLike) -> None:
         """Let all elements be a number, in place."""
         self[...] = value
+
+    def put(self, indices: Any, values: Any) -> None:
+        """Let elements be `values`, in place, at `indices` in row-major order."""
+        _function("put")(self, indices, values)
+
+    @property
+    def flat(self) -> Any:
+        """Return the elements in a row: `x.flat[i]` is one, and `x.flat[i] = v` sets it."""
+        return _function("FlatView")(self)
+
+    @flat.setter
+    def flat(self, value: ArrayLike) -> None:
+        _function("FlatView")(self)[...] = value
 
     def transpose(self, *axes: Any) -> Tracer:
         """Return `mw.transpose` of the value: the order of the dims as one argument or as several, or none."""
@@ -278,6 +292,7 @@ class Tracer:
     __truediv__, __rtruediv__ = _binary("divide"), _binary("divide", True)
     __floordiv__, __rfloordiv__ = _binary("floor_divide"), _binary("floor_divide", True)
     __mod__, __rmod__ = _binary("remainder"), _binary("remainder", True)
+    __divmod__, __rdivmod__ = _binary("divmod"), _binary("divmod", True)
     __pow__, __rpow__ = _binary("pow"), _binary("pow", True)
     __matmul__, __rmatmul__ = _binary("matmul"), _binary("matmul", True)
     __and__, __rand__ = _binary("bitwise_and"), _binary("bitwise_and", True)
@@ -290,6 +305,7 @@ class Tracer:
     __ne__ = _binary("not_equal")  # type: ignore[assignment]
     __lt__, __le__ = _binary("less"), _binary("less_equal")
     __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
+    __round__ = _method("round")
     __neg__, __pos__ = _unary("negative"), _unary("positive")
     __abs__, __invert__ = _unary("abs"), _unary("bitwise_invert")
     __hash__ = object.__hash__

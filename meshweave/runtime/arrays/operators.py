@@ -155,6 +155,7 @@ class Operators:
     __truediv__, __rtruediv__ = _binary("divide"), _reflected("divide")
     __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
     __mod__, __rmod__ = _binary("remainder"), _reflected("remainder")
+    __divmod__, __rdivmod__ = _binary("divmod"), _reflected("divmod")
     __pow__, __rpow__ = _binary("pow"), _reflected("pow")
     __matmul__, __rmatmul__ = _binary("matmul"), _reflected("matmul")
     __and__, __rand__ = _binary("bitwise_and"), _reflected("bitwise_and")
@@ -174,6 +175,7 @@ class Operators:
     __ne__ = _binary("not_equal")
     __lt__, __le__ = _binary("less"), _binary("less_equal")
     __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
+    __round__ = _function("round")
     __neg__, __pos__ = _unary("negative"), _unary("positive")
     __abs__, __invert__ = _unary("abs"), _unary("bitwise_invert")
     __hash__ = None  # type: ignore[assignment]  # its value may change, and == is an array
@@ -187,6 +189,7 @@ class Operators:
     cumsum, cumprod = _function("cumulative_sum"), _function("cumulative_prod")
     dot, diagonal = map(_function, ("dot", "diagonal"))
     swapaxes, searchsorted, choose = map(_function, ("swapaxes", "searchsorted", "choose"))
+    view = _function("view")
     conjugate = _function("conj")
 
     @property
@@ -264,6 +267,24 @@ class Operators:
         """Let all elements be a number, in place."""
         self[...] = value
 
+    def put(self, indices: Any, values: Any) -> None:
+        """Let elements be `values`, in place, at `indices` in row-major order, as np.put does."""
+        _eager().put(self, indices, values)
+
+    @property
+    def flat(self) -> Any:
+        """Return the elements in a row: `x.flat[i]` is one, and `x.flat[i] = v` sets it."""
+        return _eager().FlatView(self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        _eager().FlatView(self)[...] = value
+
+    def block_until_ready(self) -> Any:
+        """Return the array itself, whose value is there once the call that makes it has returned."""
+        self.check_usable()
+        return self
+
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """Return `mw.trace` of the array."""
         return _namespace().trace(self, *args, **kwargs)
@@ -328,7 +349,7 @@ class Operators:
             try:
                 hint = f": mw.{name}(x) is right" if callable(getattr(_namespace(), name)) else ""
             except AttributeError as error:
-                hint = str(error).partition(f"{name!r}")[2]
+                hint = _eager().member(name) or str(error).partition(f"{name!r}")[2]
         raise AttributeError(f"an Array has no attribute {name!r}{hint}")
 
     def __contains__(self, value: object) -> bool:

@@ -135,8 +135,8 @@ def _joined(values: Sequence[Tracer]) -> Tracer:
 @primitive
 def solve(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
     """Solve x1 y = x2 for matrices x1; x2: matrices whose columns are right sides, or one vector."""
-    sides = tensor(x2)
-    y = _solved("solve", x1, expand_dims(sides, axis=-1) if sides.ndim == 1 else sides)
+    matrices, sides = e.alike(x1, x2)
+    y = _solved("solve", matrices, expand_dims(sides, axis=-1) if sides.ndim == 1 else sides)
     return y[..., 0] if sides.ndim == 1 else y
 
 

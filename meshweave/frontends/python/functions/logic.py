@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
-from meshweave.frontends.python.builder import Body, Emit
+from meshweave.frontends.python.builder import Body, Emit, fail
 from meshweave.frontends.python.dtypes import (
     DTYPES,
     INTEGERS,
     DType,
+    DTypeLike,
+    as_dtype,
     bool_,
     float32,
     int32,
@@ -170,3 +172,25 @@ def nextafter(x1: ArrayLike, x2: ArrayLike, /) -> Tracer:
         return b.select(b.compare("uno", t, x, y), t, b.op("arith.addf", t, x, y), found)
 
     return apply([x1, x2], emit, dtype, dtype)
+
+
+@primitive
+def view(x: ArrayLike, /, dtype: DTypeLike) -> Tracer:
+    """Return the bits of x as elements of another dtype of the same width, elementwise."""
+    value, wanted = tensor(x), as_dtype(dtype)
+    if value.dtype.bits != wanted.bits or "c" in (value.dtype.kind, wanted.kind):
+        fail(
+            f"view: {value.dtype!r} of {value.dtype.bits} bits as {wanted!r} of {wanted.bits}: "
+            "real dtypes of one width are right"
+        )
+
+    if value.dtype.kind in INTEGERS and wanted.kind in INTEGERS:
+        return astype(value, wanted)
+    bits = DTYPES[f"i{wanted.bits}"]
+    given = astype(value, bits) if value.dtype.kind == "u" else value
+    target = bits if wanted.kind == "u" else wanted
+
+    def emit(b: Body, t: DType, a: str) -> str:
+        return a if t is target else b.let(f"arith.bitcast {a} : {t} to {target}")
+
+    return astype(apply([given], emit, given.dtype, target, target), wanted)

@@ -33,8 +33,8 @@ def lstsq(x1: ArrayLike, x2: ArrayLike, /, rcond: float | None = None) -> LstsqR
     a, b = tensor(x1), tensor(x2)
     if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
         fail(f"lstsq: shapes {a.shape} and {b.shape}, a matrix and as many right sides are right")
-    a = e.astype(a, floating(a.dtype))
-    b = e.astype(b, a.dtype)
+    a, b = e.alike(a, b)
+    a, b = e.astype(a, floating(a.dtype)), e.astype(b, floating(b.dtype))
     sides = b if b.ndim == 2 else b[:, None]
     u, values, vh = svd(a, full_matrices=False)
     limit = max(a.shape) * finfo(a.dtype).eps if rcond is None else rcond
