@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cached_property, lru_cache
-from itertools import count
 from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
@@ -13,6 +12,7 @@ from meshweave.verification.said import AttributeTexts
 from meshweave.verification.terms.arith import COMBINES, kind_of
 
 _ENDS = ("linalg.yield", "tensor.yield", "mw.yield")
+_COUNT = range(1 << 30)
 
 
 class AppliedOp(NamedTuple):
@@ -109,29 +109,29 @@ def written(block: ir.Block, outer: list[ir.Value]) -> tuple[Hashable, ...] | No
     apart by the order in which they are read. None for a body that is not known by this: that has ops of several
     results or with regions, or reads elements of tensors.
     """
-    numbers: dict[ir.Value, int] = dict(zip(block.arguments, count()))
+    numbers: dict[ir.Value, int] = dict(zip(block.arguments, _COUNT))
     key: list[Hashable] = [len(numbers)]
+    number = numbers.__getitem__
     for view in block.operations:
         op = view.operation
         name = op.name
         try:
-            reads = tuple(map(numbers.__getitem__, op.operands))
+            reads = tuple(map(number, op.operands))
         except KeyError:
             for value in op.operands:
                 if value not in numbers:
                     outer.append(value)
                     numbers[value] = -len(outer)
-            reads = tuple(map(numbers.__getitem__, op.operands))
+            reads = tuple(map(number, op.operands))
         if name in _ENDS:
             key += name, reads
             return tuple(key)
-        results, attributes = op.results, op.attributes
+        results = op.results
         if len(results) != 1 or not _has_no_regions(name):
             return None
         result = results[0]
         key += name, reads, result.type
-        if len(attributes):
-            key += [(said, attributes[said]) for said in attributes]
+        key += op.attributes.items()  # none or few
         numbers[result] = len(numbers)
     return None
 

@@ -25,7 +25,7 @@ from meshweave.verification.terms.masks import on_places
 from meshweave.verification.terms.ranks import Ranks, index_var, places_of
 from meshweave.verification.terms.samples import OpenError, Sampler
 from meshweave.verification.terms.scalars import apply
-from meshweave.verification.terms.terms import LimitError, Node, Term, Terms, view_variables
+from meshweave.verification.terms.terms import LimitError, Node, Term, Terms
 
 Handler = Callable[["ProgramWalk", ir.Operation], Sequence[Term]]
 HANDLERS: dict[str, Handler] = {}
@@ -240,7 +240,7 @@ class ProgramWalk:
         last: how far its last element is from the first. A beginning that is computed from data leaves room.
         """
         if self.terms.nodes[offset.node].op != "iota":
-            if not on_places(self.terms, offset.node) or view_variables(offset):
+            if not on_places(self.terms, offset.node) or any(e.terms for e in offset.exprs):
                 return True
             with suppress(OpenError):
                 if 0 <= Sampler(self.terms).element(offset, {}) < size - last:
@@ -329,8 +329,7 @@ def _not_known(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
 def _elementwise(walk: ProgramWalk, op: ir.Operation) -> Sequence[Term]:
     if len(op.results) != 1 or len(op.regions):
         raise NotReadError(f"no rule for {op.name}")
-    attributes = op.attributes
-    detail = walk.detail([(name, attributes[name]) for name in attributes])
+    detail = walk.detail(op.attributes.items())
     _, element = walk.shape(op.results[0])
     reads = [walk.views[v] for v in op.operands]
     return [apply(walk.terms, op.name, detail, element, reads)]

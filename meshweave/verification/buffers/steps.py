@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 from meshweave.verification.answer import Finding
 from meshweave.verification.buffers.contents import Content, Contents, Number
-from meshweave.verification.buffers.memory import Lost, Memory, meets
+from meshweave.verification.buffers.memory import Lost, Memory
 from meshweave.verification.buffers.program import (
     AffineIndex,
     BufferAddress,
@@ -180,8 +180,9 @@ class Steps:
     ) -> None:
         """Check that buffers may be touched now."""
         for view in views:
-            fixed = writes and view.base.space.startswith(("input", "constant"))
-            if fixed and view.region.nbytes and view.base.space not in self.given_up:
+            space = view.base.space
+            fixed = writes and space != ARENA and space.startswith(("input", "constant"))
+            if fixed and view.region.nbytes and space not in self.given_up:
                 reason = "is written, though it is an input or a constant"
                 self.say(Doubt(True, reason), view, step.where)
             if not view.is_all and view.region.nbytes:
@@ -331,18 +332,16 @@ class Steps:
     ) -> None:  # fmt: skip
         """Check what a step touches, without looking at what is there."""
         ticket = work.ticket if work.kind in ("start", "wait") else -1
-        views = {k: buffers_of(v) for k, v in enumerate(given) if not isinstance(v, Form)}
-        every = [view for one in views.values() for view in one]
-        written = [view for value in (*outs, *memory) for view in buffers_of(value)]
+        every, written = _buffers(given), _buffers((*outs, *memory))
         self._may(every, step, False, ticket)
         self._may(written, step, True, ticket)
         if len(written) > len(outs) + len(memory):
             return  # one of two buffers, which is said where it is written
         if work.kind == "launch":
-            spans = [view.base for view in every]
-            if self.unit is None and not _any_meet(spans, [view.base for view in written]):
+            if self.unit is None and not _any_meet(every, written):
                 return
             forms = {k: value for k, value in enumerate(given) if isinstance(value, Form)}
+            views = {k: buffers_of(v) for k, v in enumerate(given) if not isinstance(v, Form)}
             touched = launched(
                 f"@{work.name}", self.after.kernels[work.name], forms, views, written
             )
@@ -466,11 +465,26 @@ def _is_open(content: Content) -> bool:
     return content.kind in ("head", "join", "insert")
 
 
-def _any_meet(read: Sequence[Span], written: Sequence[Span]) -> bool:
-    """Tell whether a span that is written shares a byte with another that is touched."""
-    return any(
-        meets(span, other) for k, span in enumerate(written) for other in (*read, *written[:k])
-    )
+def _buffers(values: Iterable[Buffer | EitherView | Form]) -> list[Buffer]:
+    """Return the buffers that values may be."""
+    found = list[Buffer]()
+    for value in values:
+        if isinstance(value, StridedView):
+            found.append(value)
+        elif isinstance(value, EitherView):
+            found += buffers_of(value)
+    return found
+
+
+def _any_meet(read: Sequence[Buffer], written: Sequence[Buffer]) -> bool:
+    """Tell whether the span of what is written shares a byte with that of something else that is touched."""
+    for k, view in enumerate(written):
+        space, start, end = view.base
+        for other in (*read, *written[:k]):
+            there, begin, stop = other.base
+            if start < stop and begin < end and space == there:
+                return True
+    return False
 
 
 def _near(views: Sequence[Buffer], first: int) -> list[tuple[int, int]]:

@@ -179,24 +179,25 @@ def _distinct(dims: Sequence[tuple[int, int]], width: int) -> bool:
 
 def row_by_row(members: Sequence[Touched], rows: int) -> Doubt | None:
     """Return None where kernels may run row after row of their `rows` outer loops; else what is wrong."""
-    orders = [_order(member, members[0]) for member in members]
-    every = [
-        [
-            (t, _row(member.sizes, t.steps, t.width, tuple(order[:rows]), rows))
-            for t in member.touches
-        ]
-        for member, order in zip(members, orders)
-    ]
+    orders: dict[int, tuple[int, ...]] = {}
+
+    def row(number: int, touch: Touch) -> _Row | None:
+        if number not in orders:
+            orders[number] = tuple(_order(members[number], members[0])[:rows])
+        sizes = members[number].sizes
+        return _row(sizes, touch.steps, touch.width, orders[number], rows)
+
     for a, b in combinations(range(len(members)), 2):
-        for one, first in every[a]:
-            space, start, end = one.span
-            for other, second in every[b]:
+        for one in members[a].touches:
+            (space, start, end), writes = one.span, one.writes
+            for other in members[b].touches:
                 there, begin, stop = other.span
-                if start >= stop or begin >= end or space != there:
+                if start >= stop or begin >= end or not (writes or other.writes) or space != there:
                     continue
-                if not (one.writes or other.writes) or not meet(one, other):
+                if not meet(one, other):
                     continue
-                if not _in_one_row(first, second, other.offset.plus(one.offset, -1)):
+                between = other.offset.plus(one.offset, -1)
+                if not _in_one_row(row(a, one), row(b, other), between):
                     who = f"{members[a].name} and {members[b].name}"
                     reason = f"{who}, which run row by row, touch other rows of it"
                     return Doubt(False, reason)

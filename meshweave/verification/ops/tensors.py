@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
@@ -271,13 +271,11 @@ class _Box(NamedTuple):
 
 
 def _static_box(walk: ProgramWalk, op: ir.Operation) -> _Box:
-    said, once = op.attributes, walk.said.once
-    every = [said[name] for name in ("static_offsets", "static_sizes", "static_strides")]
-    return _Box(*[once(attr, partial(_numbers, attr)) for attr in every])
+    key = tuple(map(op.attributes.__getitem__, _STATIC))
+    return walk.said.once(key, lambda: _Box(*map(tuple, key)))
 
 
-def _numbers(attr: ir.DenseI64ArrayAttr) -> tuple[int, ...]:
-    return tuple(attr)
+_STATIC = ("static_offsets", "static_sizes", "static_strides")
 
 
 @lru_cache(maxsize=1 << 10)

@@ -11,13 +11,13 @@ from meshweave.verification.terms.arith import folded, is_integer, neutral
 from meshweave.verification.terms.indices import Expr
 from meshweave.verification.terms.levels import is_finite, is_not_zero
 from meshweave.verification.terms.terms import (
-    Node,
     Term,
     Terms,
     at_only_place,
     dim_place,
     dims_values,
     is_only,
+    node_of,
     term,
 )
 
@@ -31,8 +31,8 @@ def plain(
     """Return the node of an op as it stands, over the places that differ in what it reads."""
     numbers, exprs, fills, guards = zip(*reads) if reads else ((), (), (), ())
     shared = _shared(exprs, tuple(map(terms.sizes.__getitem__, numbers)))
-    inner = tuple([term((n, *where, ())) for n, where in zip(numbers, shared.reads)])
-    node = terms.put(Node(name, detail, inner, type_), shared.sizes)
+    inner = tuple([term((n, *where)) for n, where in zip(numbers, shared.reads)])
+    node = terms.put(node_of((name, detail, inner, type_)), shared.sizes)
     filled = fills != shared.ends
     if not filled and shared.made is not None and not any(guards):
         return term((node, *shared.made, ()))
@@ -47,11 +47,12 @@ NODE = itemgetter(0)
 class _SharedPlaces(NamedTuple):
     """Hold the dims of a node: one for each place that is different.
 
-    reads: for each operand where it is read over them, and its `ends`: that nothing is known beyond. exprs, sizes:
-    the places, and how far each is defined. made: places and fills of the view of the node; None where it has guards.
+    reads: for each operand where it is read over them, with its `ends`: that nothing is known beyond, and no guards.
+    exprs, sizes: the places, and how far each is defined. made: places and fills of the view of the node; None where it
+    has guards.
     """
 
-    reads: tuple[tuple[tuple[Expr, ...], tuple[None, ...]], ...]
+    reads: tuple[tuple[tuple[Expr, ...], tuple[None, ...], tuple[()]], ...]
     ends: tuple[tuple[None, ...], ...]
     exprs: tuple[Expr, ...]
     sizes: tuple[int | None, ...]
@@ -83,7 +84,7 @@ def _shared(
     places, guards = at_only_place(tuple(numbers), found, (), ())
     made = None if guards else (tuple(places), (None,) * len(found))
     ends = tuple([(None,) * len(dims) for dims in reads])
-    where = tuple(zip(reads, ends))
+    where = tuple([(dims, end, ()) for dims, end in zip(reads, ends)])
     return _SharedPlaces(where, ends, tuple(numbers), tuple(found), made)
 
 

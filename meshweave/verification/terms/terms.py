@@ -57,6 +57,10 @@ class Node(NamedTuple):
     type: str
 
 
+node_of: Callable[[tuple[Any, ...]], Node] = partial(tuple.__new__, Node)
+"""Make a node of its four fields, in half the time."""
+
+
 _WITH_BODIES = ("call", "next")
 _IN_COMMON = ("given", "next")
 """What results of a call, or of trips, have in common."""
