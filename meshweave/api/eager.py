@@ -67,7 +67,7 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a public function that traces inside traced functions, and computes at once outside of them.
 
     Its attribute `direct` has what computes calls, by the kind of the only Array, or by the kinds of Arrays and the
-    types of numbers, as long as no thread traces, has chosen anything, or watches: `open` says so, and WATCHERS.
+    types of numbers, as long as no thread traces, has chosen anything, or watches: `open` says so, and WATCHERS.newest.
     """
     takes = _Takes(function)
     narrow: dict[Any, Run] = {}  # programs, by the default floating dtype
@@ -104,7 +104,7 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not (OPEN or WATCHERS or kwargs):
+        if not (OPEN or WATCHERS.newest or kwargs):
             if len(args) == 1:
                 (a,) = args
                 found = direct.get(a.kind if type(a) is Array else type(a))

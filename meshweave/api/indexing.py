@@ -55,7 +55,23 @@ def getitem(array: Array, key: Any) -> Any:
     np.broadcast_to(np.int8(0), array.shape)[keys]  # raises IndexError
     if any(isinstance(k, bool | np.bool_) for k in keys):  # a dim of size 0 or 1 more: for NumPy
         return whole(array.numpy()[keys], array.mesh, array.dtype_name)
+    if all(map(_is_place, keys)):
+        keys = _with_numbers(array.shape, keys)
     return _by_program(array, tuple(part for k in keys for part in _places(k)))
+
+
+def _with_numbers(shape: tuple[int, ...], keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the parts of an index with integers as arrays, not negative: one program serves all of them."""
+    count = sum(k is not None and k is not ... for k in keys)
+    found, dim = list[Any](), 0
+    for key in keys:
+        if key is ...:
+            dim += len(shape) - count
+        elif key is not None:
+            key = key if isinstance(key, slice) else np.asarray(int(key) % shape[dim])
+            dim += 1
+        found.append(key)
+    return tuple(found)
 
 
 getitem.__dict__.update(direct=_DIRECT, open=OPEN)

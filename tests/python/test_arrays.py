@@ -346,3 +346,26 @@ def test_the_logger_is_told_of_programs(caplog):
     assert [r.levelname for r in caplog.records].count("WARNING") == 1
     assert "has compiled 16 times, last: x is 16xf32" in said[16]
     assert said[-1].startswith("mw.cosh(3x5xf32 [_, y]) compiled in ")
+
+
+def test_one_program_serves_all_integers_of_an_index():
+    x = np.arange(36, dtype=np.float32).reshape(9, 4)
+    a = laid(x)
+    a[0], a[:, 1], a[2, 1:]
+    with mw.expect(compiles=0):
+        rows = list(a)
+        np.testing.assert_array_equal(a[np.int32(-2)], x[-2])
+        np.testing.assert_array_equal(a[:, -1], x[:, -1])
+        np.testing.assert_array_equal(a[-3, 1:], x[-3, 1:])
+    np.testing.assert_array_equal(np.stack(rows), x)
+    np.testing.assert_array_equal(a[None, 3, ..., 2], x[None, 3, ..., 2])
+    assert rows[0].layout == a[0].layout and laid(x[:, :0])[1].shape == (0,)
+    for key in (9, (0, -5), (0, 0, 0)):
+        with pytest.raises(IndexError):
+            a[key]
+
+
+def test_iteration_computes_nothing_before_an_element_is_asked_for():
+    a = laid(np.zeros((1 << 20, 2), np.float32))
+    with mw.expect(compiles=0):
+        assert np.iterable(a)

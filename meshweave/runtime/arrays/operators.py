@@ -71,7 +71,7 @@ def _binary(name: str) -> _Method:
     def method(self: Operators, other: Any) -> Any:
         kind = type(other)
         run = public.direct.get((self.kind, other.kind if kind is type(self) else kind))
-        if run is not None and not (public.open or WATCHERS):
+        if run is not None and not (public.open or WATCHERS.newest):
             return run(self, other)
         if isinstance(other, Operators) or _is_operand(other):
             return public.call(self, other)
@@ -85,7 +85,7 @@ def _reflected(name: str) -> _Method:
 
     def method(self: Operators, other: object) -> Any:
         run = public.direct.get((type(other), self.kind))
-        if run is not None and not (public.open or WATCHERS):
+        if run is not None and not (public.open or WATCHERS.newest):
             return run(other, self)
         return public.call(other, self) if _is_operand(other) else NotImplemented
 
@@ -115,7 +115,7 @@ def _unary(name: str) -> _Method:
 
     def method(self: Operators) -> Any:
         run = public.direct.get(self.kind)
-        if run is not None and not (public.open or WATCHERS):
+        if run is not None and not (public.open or WATCHERS.newest):
             return run(self)
         return public.call(self)
 
@@ -245,7 +245,7 @@ class Operators:
         sizes = shape[0] if len(shape) == 1 else shape
         if copy is None:  # fewer arguments to tell a call by
             run = _RESHAPE.direct.get((self.kind, type(sizes)))
-            if run is not None and not (_RESHAPE.open or WATCHERS):
+            if run is not None and not (_RESHAPE.open or WATCHERS.newest):
                 return run(self, sizes)
             return _RESHAPE.call(self, sizes)
         return _RESHAPE.call(self, sizes, copy=copy)
@@ -321,7 +321,7 @@ class Operators:
 
     def __getitem__(self, key: Any) -> Any:
         run = _GETITEM.direct.get(self.kind)
-        if run is not None and not (_GETITEM.open or WATCHERS):
+        if run is not None and not (_GETITEM.open or WATCHERS.newest):
             return run(self, key)
         return _GETITEM.call(self, key)
 
@@ -341,7 +341,7 @@ class Operators:
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
             raise TypeError("iteration over an array without dims")
-        return iter([self[i] for i in range(self.shape[0])])
+        return (self[i] for i in range(self.shape[0]))
 
     def __getattr__(self, name: str) -> Any:
         hint = ""
