@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from meshweave.certificate import UNCHECKED, Certificate
@@ -116,8 +117,9 @@ class Reason:
     """Say why a tensor moves from one layout to another, what that costs, and what else would do.
 
     tensor: its global shape and dtype, `64x96xf32`. steps: op, axes and bytes of each step of the plan. nbytes: what
-    the busiest rank receives; lower_bound: the least of any plan. given: why it lies as `source`, the nearest first.
-    wanted: who wants it as `target`. following: the best plan without the first move of this one, and its bytes.
+    the busiest rank receives; lower_bound: the least of any plan; microseconds: what the planner says it takes. given:
+    why it lies as `source`, the nearest first. wanted: who wants it as `target`. following: the best plan without the
+    first move of this one, and its price.
     remedy: what one would write to move less.
     """
 
@@ -132,10 +134,12 @@ class Reason:
     wanted: tuple[Cause, ...] = ()
     following: str = ""
     remedy: str = ""
+    microseconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the reason for JSON."""
-        plain = {name: value for name, value in vars(self).items() if isinstance(value, str | int)}
+        simple = str | int | float
+        plain = {name: value for name, value in vars(self).items() if isinstance(value, simple)}
         steps = [{"op": op, "axes": list(axes), "bytes": n} for op, axes, n in self.steps]
         chains = {name: [link.as_dict() for link in getattr(self, name)] for name in _CHAINS}
         return {**plain, "steps": steps, **chains}
@@ -148,15 +152,21 @@ class Reason:
                 say = "since" if number else f"{word} since"
                 at = f" ({_short(link.where)})" if link.where else ""
                 found.append(f"  {say} {link.text}{at}")
-        least = "the least of any plan" if self.nbytes == self.lower_bound else ""
         found.append(
-            f"  {self.nbytes:,} bytes, {least or f'at least {self.lower_bound:,} by any plan'}"
+            f"  {self.nbytes:,} bytes, {self.least}; {self.microseconds:,.1f} us as planned"
         )
         if self.following:
             found.append(f"  next best: {self.following}")
         if self.remedy:
             found.append(f"  to move less: {self.remedy}")
         return found
+
+    @property
+    def least(self) -> str:
+        """Say how far the plan is from the least that any moves."""
+        if self.nbytes == self.lower_bound:
+            return "the least of any plan"
+        return f"at least {self.lower_bound:,} by any plan"
 
 
 _CHAINS = ("given", "wanted")
@@ -189,6 +199,13 @@ class OpRow:
     reads: tuple[int, ...] = ()
     region: int = -1
     rounds: int = 1
+
+    @property
+    def named(self) -> str:
+        """Return what users call it: with its layer, where a framework names that, else with their code."""
+        if self.layer:
+            return f"{self.op} in {self.layer}"
+        return f"{self.op} `{self.code}`" if self.code else self.op
 
 
 @dataclass(frozen=True)
@@ -364,18 +381,32 @@ class Report:
             **launches,
         }
 
+    def named(self, op: str, where: str) -> str:
+        """Return what users call an op of MLIR at a place; its own name where the ops are not known."""
+        rows = [row for row in self.ops if row.where == where]
+        row = max(rows, key=lambda row: row.work, default=None)
+        if row is None:
+            return op
+        return f"the start of {row.named}" if op == "linalg.fill" else row.named
+
     def tables(self) -> list[Any]:
         """Return a table for `rich` to print for each kind of row that exists."""
+        named = cache(self.named)
         regions = []
         for r in self.regions:
             size = human_bytes(r.intermediate_bytes)
             regions.append((r.name, r.where, f"{r.slices}", r.order, f"{r.width}", size))
         ledger = [
-            (r.hint, _times(r.op, n), r.location, r.outcome, r.reason)
+            (r.hint, _times(named(r.op, r.location), n), r.location, r.outcome, r.reason)
             for r, n in Counter(self.ledger).items()
         ]
         kernels = [
-            (_times(k.op, n), k.where, k.kernel, k.why.removeprefix(f"{k.kernel} is "))
+            (
+                _times(named(k.op, k.where), n),
+                k.where,
+                k.kernel,
+                k.why.removeprefix(f"{k.kernel} is "),
+            )
             for k, n in Counter(self.kernels).items()
         ]
         moved = [

@@ -69,13 +69,16 @@ class Lowered:
         leaves_of: Callable[[Sequence[Any], dict[str, Any]], list[Any]] = _unknown,
         auto: PlacementGoal | None = None,
         peak_bytes: int | str | None = None,
+        results: Sequence[str] = (),
     ) -> None:
         """Hold all this.
 
+        results: what the user calls them, where their places do not say it.
         leaves_of: returns the leaves of the arguments of a call. auto: what layouts are chosen for, None: they are not.
         """
         self.leaves_of, self.auto, self.peak_bytes = leaves_of, auto, peak_bytes
         self.name, self.program, self.specs, self.names = name, program, specs, names
+        self.results = tuple(results)
         self.mesh, self.engine = mesh, engine_of(engine, mesh)
         self.kernels, self.verify = kernels, verify
 
@@ -132,11 +135,21 @@ class Lowered:
             kernels=self.kernels,
             here=True,
             verify=self.verify,
-            names=self.names,
+            names=self.port_names(len(self.program.captured)),
             peak_bytes=self.peak_bytes,
             auto=self.auto,
         )
         return api.Program(bundle, runs_on, name=self.name)
+
+    def port_names(self, captured: int, chosen: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return what the user calls arguments and results.
+
+        captured: how many arrays the function holds. chosen: sizes that each call chooses.
+        """
+        paths = tree.paths(self.program.structure)
+        results = self.results or [f"result{path}" for path in paths]
+        held = [f"captured{number}" for number in range(captured)]
+        return (*self.names, *held, *chosen, *results)
 
     def released(self) -> Lowered:
         """Return the same without the arrays that the function holds, which a program has laid out for itself."""
@@ -159,7 +172,7 @@ class Lowered:
             *(self.program.text, self.name, None, self.engine),
             kernels=as_choice(self.kernels),
             verify=self.verify,
-            names=self.names,
+            names=self.port_names(len(self.program.captured)),
             auto=self.auto,
             hints=budget_hints(self.peak_bytes),
         )
@@ -282,13 +295,12 @@ class Compiled:
 
     def _names(self) -> tuple[str, ...]:
         """Return what the user calls arguments and results."""
-        results = [f"result{path}" for path in tree.paths(self._structure)]
-        held = [f"captured{number}" for number in range(len(self.captured))]
-        return (*self.lowered.names, *held, *self.chosen, *results)
+        return self.lowered.port_names(len(self.captured), self.chosen)
 
     def title(self) -> str:
         """Return what tables about the program are called."""
-        return f"{self.lowered.name} on ({self.lowered.mesh}), engine {self.lowered.engine}"
+        ranks = f"({self.lowered.mesh})" if self.lowered.mesh.names else "one rank"
+        return f"{self.lowered.name} on {ranks}, engine {self.lowered.engine}"
 
     def __reduce__(self) -> Any:
         if type(self) is not Compiled:

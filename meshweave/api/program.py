@@ -161,7 +161,7 @@ def build(
     name:  what errors call a `source` that is text.
     whole: for a `mesh` of one rank, keep tensors whole where a layout (of sub-axes, with extents listed) does not fit.
     here:  it is to run on this machine: refuse more ranks than it takes, before the work of compiling.
-    names: what reports call the arguments.
+    names: what reports call the arguments, and behind them all the results.
     auto:  what layouts are chosen for; None: they are not, unless the axes of the mesh are.
     What an earlier process has compiled is read from the disk (`meshweave.cache`).
     """
@@ -516,7 +516,8 @@ class Program:
 
         manifest, report = self.bundle.manifest, known_of(self.bundle)
         page = Page(
-            title or f"program on ({self.mesh}), engine {manifest.engine}",
+            title
+            or f"program on {f'({self.mesh})' if self.mesh.names else 'one rank'}, engine {manifest.engine}",
             *(self.mesh, manifest.engine, report),
             ports=(*self.inputs, *self.outputs),
             names=tuple(names),

@@ -143,6 +143,8 @@ class JaxProgram:
         kept = [traced.inputs[i] for i in traced.kept]
         specs = [ArgumentSpec(leaf.shape, _our_dtype(leaf)) for leaf in kept]
         kernels = chosen_kernels()
+        names, results = ([leaf.name for leaf in leaves] for leaves in (kept, traced.outputs))
+        held = [f"captured{number}" for number in range(len(traced.captured))]
         bundle = api.build(
             traced.text,
             mesh=traced.mesh,
@@ -151,15 +153,15 @@ class JaxProgram:
             kernels=kernels,
             here=True,
             verify=verify,
+            names=(*names, *held, *results),
             auto=auto,
         )
         self.program = api.Program(bundle, runs_on, name=traced.name)
         self.mesh = self.program.mesh
         structure = tree.Container(tuple, None, (tree.LEAF,) * len(traced.outputs))
-        names = [leaf.name for leaf in kept]
         program = TracedProgram(traced.text, structure, captured=traced.captured)
         described = (traced.name, program, specs, names, self.mesh, engine, kernels, verify)
-        lowered = Lowered(*described, auto=auto)
+        lowered = Lowered(*described, auto=auto, results=results)
         seconds = time.perf_counter() - began
         self._shapes: list[Sequence[int | Dim]] = [leaf.shape for leaf in kept]
         self._layouts = [Layout.parse(port.layout) for port in self.program.inputs[: len(kept)]]

@@ -99,7 +99,7 @@ def _figures(here: Report, there: Report, mesh: Mesh, other_mesh: Mesh) -> Itera
     yield both("peak bytes of a rank", lambda r: r.peak_bytes)
     if here.ops and there.ops:
         yield both("iterations of loops on a rank", lambda r: sum(o.work for o in in_order(r.ops)))
-        times = [predicted(r, m) for r, m in ((here, mesh), (there, other_mesh))]
+        times = [predicted(report) for report in (here, there)]
         ends = [round(1e3 * bars[-1].end) if bars else 0 for bars in times]
         yield Figure("predicted nanoseconds", *ends)
 
@@ -163,10 +163,8 @@ def _layouts(here: Sequence[OpRow], there: Sequence[OpRow]) -> Iterator[OpChange
     for block in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks():
         for a, b in zip(own[block.a :][: block.size], other[block.b :][: block.size]):
             if a.layout != b.layout:
-                named = (
-                    f"{a.op} in {a.layer}" if a.layer else f"{a.op} `{a.code}`" if a.code else a.op
-                )
-                yield OpChange("layout", f"{named} {a.tensor}", a.where, a.layout, b.layout)
+                what = f"{a.named} {a.tensor}"
+                yield OpChange("layout", what, a.where, a.layout, b.layout)
 
 
 def _kernels(here: Report, there: Report) -> Iterator[OpChange]:
@@ -174,7 +172,8 @@ def _kernels(here: Report, there: Report) -> Iterator[OpChange]:
     for key, row in sides[0].items():
         other = sides[1].get(key)
         if other is not None and other.kernel != row.kernel:
-            yield OpChange("kernel", row.op, row.where, row.kernel, other.kernel)
+            named = here.named(row.op, row.where)
+            yield OpChange("kernel", named, row.where, row.kernel, other.kernel)
 
 
 def _hints(here: Report, there: Report) -> Iterator[OpChange]:
@@ -185,6 +184,7 @@ def _hints(here: Report, there: Report) -> Iterator[OpChange]:
         own, other = (side.get(key) for side in sides)
         ends = tuple("" if row is None else row.outcome for row in (own, other))
         if ends[0] != ends[1]:
-            row = own or other
+            row, report = (own, here) if own is not None else (other, there)
             assert row is not None
-            yield OpChange(f"hint {row.hint}", row.op, row.location, *ends)
+            named = report.named(row.op, row.location)
+            yield OpChange(f"hint {row.hint}", named, row.location, *ends)

@@ -1,6 +1,6 @@
 "use strict";
 // The page says everything without this. With it, ops are filtered, a layout opens where a link leads to it, and says
-// who holds an element.
+// who holds an element: the one that is typed, or that the pointer is at.
 (function () {
   const filter = document.getElementById("filter");
   const found = document.getElementById("found");
@@ -33,6 +33,20 @@
     return layout.held.flatMap(function (dims, rank) {
       const holds = dims.every((runs, d) => runs.some((run) => run[0] <= index[d] && index[d] < run[1]));
       return holds ? [rank] : [];
+    });
+  }
+  for (const map of document.querySelectorAll("svg.map")) {
+    const shape = layouts[Number(map.dataset.layout)].shape;
+    const field = map.parentElement.querySelector("input");
+    map.addEventListener("pointermove", function (event) {
+      const box = map.getBoundingClientRect();
+      const at = [(event.clientY - box.top) / box.height, (event.clientX - box.left) / box.width].slice(-shape.length);
+      const index = field.value.split(",").map((part) => Number(part) || 0);
+      field.value = shape.map(function (size, d) {
+        const part = at[d - (shape.length - at.length)];
+        return part === undefined ? index[d] || 0 : Math.max(0, Math.min(size - 1, Math.floor(part * size)));
+      }).join(", ");
+      field.dispatchEvent(new Event("input"));
     });
   }
   for (const field of document.querySelectorAll("input[data-layout]")) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,13 +20,15 @@ from meshweave.report import Cause, KernelRow, OpRow, Report, TransferRow, human
 from meshweave.see.account import place, spent_by
 from meshweave.see.budget import Budget
 from meshweave.see.difference import CompileDifference, compare
+from meshweave.see.folding import repeats, starts, unnumbered
 from meshweave.see.tiles import HEIGHT, WIDTH, drawing, held, tile
-from meshweave.see.timeline import KINDS, draw, measured, predicted
+from meshweave.see.timeline import KINDS, draw, draw_live, measured, predicted
 from meshweave.see.trace import RankTrace
 
 _HERE = Path(__file__).parent
 _MOST_MOMENTS = 4000  # ops of a step whose live bytes are drawn
 _MOST_CHANGES = 200  # rows of a difference
+MOST_NAMED = 64  # repeated layers that the filter knows by name
 _TOP = 3  # collectives that are open at first, and that the head of the page names as avoidable
 
 
@@ -94,6 +97,7 @@ class _Writer:
         self.held = cache(lambda text, shape: held(Layout.parse(text), self.mesh, shape))
         self.kernels: dict[str, list[str]] = defaultdict(list)  # by place, and what became of hints
         self.outcomes: dict[str, list[str]] = defaultdict(list)
+        self._by = (self.kernels, self.outcomes)
         for kernel in self.report.kernels:
             self.kernels[kernel.where].append(_chosen(kernel))
         for entry in self.report.ledger:
@@ -153,16 +157,28 @@ class _Writer:
         for row, count in self._counted():
             said = [n for n in row.reasons if reasons[n].remedy]
             if said and len(lines) < _TOP:
-                cause = self._cause(reasons[said[0]].given, reasons[said[0]].wanted)
+                cause = self._reason_cause(said[0])
                 lines.append(
                     f"<li>{_move_head(row, count)}<br>{cause}: {escape(reasons[said[0]].remedy)}</li>"
                 )
         return f"<h2>To move less</h2><ul>{''.join(lines)}</ul>" if lines else ""
 
     def _counted(self) -> list[tuple[TransferRow, int]]:
-        """Return the collectives and how often each runs, those of most bytes first."""
-        counts = Counter(self.report.collectives)
-        return sorted(counts.items(), key=lambda item: -item[0].nbytes * item[1])
+        """Return the collectives and how often each runs, those of most bytes first.
+
+        Those of a line that are there for alike reasons, as in each layer of a model, are one.
+        """
+        alike: dict[object, list[TransferRow]] = defaultdict(list)
+        for row in self.report.collectives:
+            causes = [self._reason_cause(number) for number in row.reasons]
+            key = (*(row.op, row.axes, row.nbytes, row.where), unnumbered("; ".join(causes)))
+            alike[key].append(row)
+        counted = [(rows[0], len(rows)) for rows in alike.values()]
+        return sorted(counted, key=lambda item: -item[0].nbytes * item[1])
+
+    def _reason_cause(self, number: int) -> str:
+        reason = self.report.reasons[number]
+        return self._cause(reason.given, reason.wanted)
 
     def moves(self) -> str:
         """Return each collective with its reasons, those of most bytes first."""
@@ -172,8 +188,7 @@ class _Writer:
         return "".join(self._move(row, count, n < _TOP) for n, (row, count) in enumerate(rows))
 
     def _move(self, row: TransferRow, count: int, is_open: bool) -> str:
-        reasons = [self.report.reasons[number] for number in row.reasons]
-        cause = "; ".join(self._cause(r.given, r.wanted) for r in reasons)
+        cause = "; ".join(map(self._reason_cause, row.reasons))
         inside = "".join(self._reason(number) for number in row.reasons)
         if not inside:
             known = "The op itself makes it: it works along a dim that is cut."
@@ -194,16 +209,11 @@ class _Writer:
         steps = ", ".join(
             f"{op} over {', '.join(axes)} ({human_bytes(n)})" for op, axes, n in reason.steps if n
         )
-        least = (
-            "the least of any plan"
-            if reason.nbytes == reason.lower_bound
-            else f"at least {reason.lower_bound:,} by any plan"
-        )
         rows = [
             ("why it lies so", self._chain(reason.given)),
             ("why it is wanted so", self._chain(reason.wanted)),
-            ("the plan", escape(steps)),
-            ("bytes received", f"{reason.nbytes:,}: {least}"),
+            ("the plan", f"{escape(steps)}: {reason.microseconds:,.1f} us as planned"),
+            ("bytes received", f"{reason.nbytes:,}: {reason.least}"),
             ("next best plan", escape(reason.following) or "none is known"),
             ("to move less", escape(reason.remedy) or "nothing simple is known"),
         ]
@@ -253,26 +263,51 @@ class _Writer:
         what = (
             "the program" if function == "main" else f"{function}, a layer that runs {times} times"
         )
-        groups = groupby(rows, key=lambda row: (row.layer, row.where.rsplit(":", 1)[0]))
-        inside = "".join(self._line(list(ops)) for _, ops in groups)
+        by_line = groupby(rows, key=lambda row: (row.layer, row.where.rsplit(":", 1)[0]))
+        lines = [list(ops) for _, ops in by_line]
+        inside = ""
+        begins = starts([line[0].layer for line in lines])
+        for start, period, count in repeats([self._key(line) for line in lines], begins):
+            layers = [lines[start + k * period] for k in range(count)]
+            also = " ".join(dict.fromkeys(line[0].layer for line in layers[1:MOST_NAMED]))
+            shown = "".join(self._line(line, also) for line in lines[start : start + period])
+            if count > 1:
+                first, last = (f"<code>{escape(self._spot(layers[k][0]))}</code>" for k in (0, -1))
+                said = f"<b>{count} times</b> the same {period} line{'s' * (period > 1)}, from {first} to {last}"
+                shown = f"<details open><summary>{said}</summary>{shown}</details>"
+            inside += shown
         return f"<details open><summary><b>{escape(what)}</b> ({len(rows)} ops)</summary>{inside}</details>"
 
-    def _line(self, rows: list[OpRow]) -> str:
+    def _key(self, rows: list[OpRow]) -> object:
+        """Return what lines of repeated layers have in common."""
+        steps = [() if r.reason is None else self.report.reasons[r.reason].steps for r in rows]
+        about = [
+            (r.op, r.tensor, r.layout, r.work, r.rounds, *(tuple(by[r.where]) for by in self._by))
+            for r in rows
+        ]
+        return unnumbered(rows[0].layer), tuple(steps), tuple(about)
+
+    def _spot(self, row: OpRow) -> str:
+        """Return the layer of an op, or its place."""
+        return row.layer or os.path.basename(row.where)
+
+    def _line(self, rows: list[OpRow], also: str = "") -> str:
+        """Return the ops of a line. also: further layers that they are found by."""
         last = rows[-1]
         layer = f"<b>{escape(last.layer)}</b> " if last.layer else ""
         head = f"{layer}<code>{escape(place(last.where))}</code> {self.layout(last.layout, last.shape)}"
         titles = ("op", "result", "layout", "kernel", "hints", "#work")
-        table = _table(titles, [self._op(row) for row in rows])
+        table = _table(titles, [self._op(row, also) for row in rows])
         return f"<details><summary>{head}</summary>{table}</details>"
 
-    def _op(self, row: OpRow) -> str:
+    def _op(self, row: OpRow, also: str) -> str:
         kernel = "; ".join(dict.fromkeys(self.kernels[row.where])) if row.work else ""
         hints = "; ".join(dict.fromkeys(self.outcomes[row.where]))
         cost = f"{row.work:,}" if row.work else ""
         if row.reason is not None:
             cost = human_bytes(self.report.reasons[row.reason].nbytes)
         code = f" <code>{escape(row.code)}</code>" if row.code else ""
-        words = f"{row.op} {row.code} {row.layer} {row.tensor} {row.layout} {row.where} {kernel} {hints}"
+        words = f"{row.op} {row.code} {row.layer} {row.tensor} {row.layout} {row.where} {kernel} {hints} {also}"
         if row.reason is not None:
             words += " ".join(op for op, _, _ in self.report.reasons[row.reason].steps)
         cells = (
@@ -305,7 +340,11 @@ class _Writer:
             sizes = "x".join(map(str, shape)) or "a number"
             ask = ""
             if shape and self.held(text, shape) is not None:
+                box = (
+                    f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true"'
+                )
                 ask = (
+                    f'<svg class="map" data-layout="{number}" {box}><use href="#t{number}"/></svg>'
                     f'<p><label>Who holds element <input data-layout="{number}" aria-describedby="held{number}" '
                     f'placeholder="{", ".join("0" for _ in shape)}"></label> '
                     f'<span id="held{number}" role="status"></span></p>'
@@ -326,7 +365,7 @@ class _Writer:
 
     def time(self) -> str:
         """Return what the planner predicts above what was measured."""
-        planned = predicted(self.report, self.mesh)
+        planned = predicted(self.report)
         rows = {} if self.page.trace is None else measured(self.page.trace, self.page.trace_name)
         if not planned and not rows:
             return ""
@@ -348,28 +387,21 @@ class _Writer:
 
     def memory(self) -> str:
         """Return the live bytes over a step, with and without hints."""
-        moments = self.report.moments[:_MOST_MOMENTS]
+        report, moments = self.report, self.report.moments[:_MOST_MOMENTS]
         if not moments:
             return ""
         most = max(moments, key=lambda m: m.nbytes)
         before = self.page.before.moments[:_MOST_MOMENTS] if self.page.before is not None else ()
         limit = self._arena_limit()
-        top = max(*(m.nbytes for m in (*moments, *before)), limit or 0) or 1
-        curves = [f'<path class="live" d="{_steps([m.nbytes for m in moments], top)}"/>']
-        if before:
-            curves.append(f'<path class="other" d="{_steps([m.nbytes for m in before], top)}"/>')
         note = "; the line: without hints" if before else ""
         if limit is not None:
-            height = f"{160 - 150 * limit / top:.1f}"
-            curves.append(f'<path class="limit" d="M0 {height}H1000"/>')
             note += f"; the dashed line: {human_bytes(limit)}, which the budget leaves"
-        peak, arena = self.report.peak_bytes, self.report.arena_bytes
+        peak, arena = report.peak_bytes, report.arena_bytes
         return (
             f"<p>A rank holds {human_bytes(peak)} at most: {human_bytes(peak - arena)} of arguments and results, "
-            f"{human_bytes(arena)} for all between. Most is live in <b>{escape(most.op)}</b> at "
-            f"<code>{escape(place(most.where))}</code>: {human_bytes(most.nbytes)}{note}.</p>"
-            f'<svg viewBox="0 0 1000 160" role="img" aria-label="live bytes op by op" preserveAspectRatio="none" '
-            f'width="1000" height="160">{"".join(curves)}</svg>'
+            f"{human_bytes(arena)} for all between. Most is live in <b>{escape(report.named(most.op, most.where))}</b> "
+            f"at <code>{escape(place(most.where))}</code>: {human_bytes(most.nbytes)}, the mark{note}.</p>"
+            + draw_live(moments, before, limit)
         )
 
     def _arena_limit(self) -> int | None:
@@ -384,11 +416,13 @@ class _Writer:
         rows = Counter(self.report.ledger)
         if not rows:
             return ""
-        cells = [
-            f"<tr><td><code>{escape(row.hint)}</code></td><td>{escape(row.op)} ({n} x)</td>"
-            f"<td><code>{escape(place(row.location))}</code></td><td>{escape(row.outcome)}</td><td>{escape(row.reason)}</td></tr>"
-            for row, n in rows.items()
-        ]
+        cells = []
+        for row, n in rows.items():
+            named = self.report.named(row.op, row.location)
+            texts = (f"<code>{escape(row.hint)}</code>", f"{escape(named)} ({n} x)")
+            where = f"<code>{escape(place(row.location))}</code>"
+            columns = (*texts, where, escape(row.outcome), escape(row.reason))
+            cells.append(f"<tr>{''.join(f'<td>{column}</td>' for column in columns)}</tr>")
         return _table(("hint", "op", "place", "outcome", "reason"), cells)
 
     def difference(self) -> str:
@@ -462,14 +496,3 @@ def _table(titles: Sequence[str], rows: Sequence[str]) -> str:
         for t in titles
     )
     return f'<div class="scroll"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
-
-
-def _steps(sizes: Sequence[int], top: int) -> str:
-    """Return the path of a curve with a step for each size."""
-    wide = 1000 / len(sizes)
-    points = [f"M0 160V{160 - 150 * sizes[0] / top:.1f}"]
-    points += [
-        f"H{wide * (k + 1):.1f}V{160 - 150 * (sizes[min(k + 1, len(sizes) - 1)]) / top:.1f}"
-        for k in range(len(sizes))
-    ]
-    return "".join([*points, "V160Z"])

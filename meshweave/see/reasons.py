@@ -19,7 +19,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.layout.layout import AxisFactor
 from meshweave.report import Cause, Reason
 from meshweave.see.obstacles import Dims, Readers, dims_over, has_windows, layouts_of
-from meshweave.see.remedies import MovePrices, MoveStep
+from meshweave.see.remedies import MovePrices, MoveStep, microseconds
 from meshweave.see.words import OpName, argument_name
 from meshweave.transforms.base import functions, mesh_of_module, ops_of, port_attrs, walk
 from meshweave.transforms.propagation.rules.table import RuleTable
@@ -65,7 +65,7 @@ def note_constraints(module: ir.Module) -> None:
 def find_reasons(module: ir.Module, names: Sequence[str] = ()) -> tuple[Reason, ...]:
     """Return why each redistribute that moves data does so; its location then has its number in this tuple.
 
-    names: of the program's arguments, where they have any.
+    names: of the program's arguments, where they have any, and behind them those of all its results.
     """
     mesh = mesh_of_module(module)
     if mesh is None:
@@ -135,12 +135,14 @@ class _Causes:
             source, target, self.mesh, tuple(type_.shape), item_bytes(type_.element_type)
         )
         nbytes, bound, following = prices.next_best(steps)
+        plan = tuple((s.op, s.axes, s.nbytes) for s in steps)
         return Reason(
             tensor="x".join(map(str, (*type_.shape, type_.element_type))),
             source=str(source),
             target=str(target),
             where=location_text(op),
-            steps=tuple((s.op, s.axes, s.nbytes) for s in steps),
+            steps=plan,
+            microseconds=microseconds(plan, self.mesh),
             nbytes=nbytes,
             lower_bound=bound,
             given=given,
@@ -152,7 +154,17 @@ class _Causes:
     # Backwards: where the axes come from.
 
     def back(self, value: ir.Value, moved: tuple[str, ...], partial: bool) -> Iterator[Cause]:
-        """Yield what made a value lie over these axes, the nearest first: the shortest way to what was said."""
+        """Yield what made a value lie over these axes, the nearest first: the shortest way to what was said.
+
+        Ops that one expression has become are one link.
+        """
+        last = ("", "")
+        for cause in self._back(value, moved, partial):
+            if (here := (cause.text, _line_of(cause.where))) != last:
+                yield cause
+            last = here
+
+    def _back(self, value: ir.Value, moved: tuple[str, ...], partial: bool) -> Iterator[Cause]:
         path, owner = self._path(value, moved, partial), ""
         for step in path[:-1]:
             if step.own is None or step.own.name in (MOVE, "func.call", *_CONTROL):
@@ -403,7 +415,10 @@ class _Causes:
         layout = port_attrs(f, "res_attrs")[number].get("dist.layout")
         lies = f'"{LayoutAttr(layout).layout}"' if layout is not None else "its layout"
         how = "as it was said" if _said(f, 1, number) else "as propagation has chosen"
-        return Cause("result", f"result {number} is wanted in {lies}, {how}", location_text(op))
+        named = self.names[len(f.regions[0].blocks[0].arguments) :]
+        several = 1 < len(named) == len(op.operands)
+        name = named[number] if several else f"result {number}"
+        return Cause("result", f"{name} is wanted in {lies}, {how}", location_text(op))
 
 
 @dataclass(frozen=True)
@@ -551,13 +566,19 @@ def _with_dims(layout: Layout, dims: Dims) -> str:
 
 def _shortened(links: Sequence[Cause]) -> tuple[Cause, ...]:
     """Return a chain without links that say what the one before says, and with the middle of a long one counted."""
-    kept = [link for k, link in enumerate(links) if k == 0 or link != links[k - 1]]
+    says = [(link.text, _line_of(link.where)) for link in links]
+    kept = [link for k, link in enumerate(links) if k == 0 or says[k] != says[k - 1]]
     if len(kept) <= _MOST_LINKS:
         return tuple(kept)
     half = _MOST_LINKS // 2
     left = len(kept) - 2 * half
     middle = Cause("op", f"{left} more ops hand it on", "")
     return (*kept[:half], middle, *kept[-half:])
+
+
+def _line_of(where: str) -> str:
+    """Return a place without its column."""
+    return where.rsplit(":", 1)[0]
 
 
 def _is_new(value: ir.Value) -> bool:

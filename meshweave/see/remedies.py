@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from meshweave.errors import MeshweaveError
 from meshweave.ir.bindings import ir
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.layout import AxisFactor
 from meshweave.plan import plan_redistribute
+from meshweave.plan.cost import link_of, seconds
 from meshweave.plan.steps import COLLECTIVES, OPS
 from meshweave.report import Cause
 from meshweave.see.obstacles import has_windows
+
+
+def microseconds(steps: Sequence[tuple[str, tuple[str, ...], int]], mesh: Mesh) -> float:
+    """Return what the planner says that a plan takes. steps: op, axes and bytes of each."""
+    took = 0.0
+    for op, axes, nbytes in steps:
+        ranks = prod(mesh.axis_count([name]) for name in axes)
+        took += 1e6 * seconds(op, nbytes, ranks, link_of(mesh, axes)) if nbytes else 0.0
+    return took
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,9 @@ class MovePrices:
         except MeshweaveError:
             return nbytes, min(bound, nbytes), ""
         names = ", ".join(f"{step.op} over {', '.join(step.axes)}" for step in other if step.nbytes)
-        return nbytes, bound, f"{names}: {other.nbytes:,} bytes" if names else ""
+        took = microseconds([(step.op, step.axes, step.nbytes) for step in other], self.mesh)
+        price = f"{other.nbytes:,} bytes, {took:,.1f} us"
+        return nbytes, bound, f"{names}: {price}" if names else ""
 
     def remedy(
         self, given: tuple[Cause, ...], wanted: tuple[Cause, ...], moved: tuple[str, ...], wish: str

@@ -1,35 +1,37 @@
-"""Draw what ranks do over time: as the planner prices it, above what a trace has measured."""
+"""Draw what ranks do over time, as the planner prices it above what a trace has measured, and the bytes they hold."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import prod
 from typing import Any
 
 from meshweave.errors import UsageError
-from meshweave.layout import Mesh
-from meshweave.plan.cost import SHARED_MEMORY, link_of, seconds
+from meshweave.plan.cost import SHARED_MEMORY
 from meshweave.plan.propagation.propagate import WORK
-from meshweave.report import OpRow, RegionRow, Report
+from meshweave.report import Moment, OpRow, RegionRow, Report, human_bytes
 
 _WIDTH, _ROW, _LEFT = 1100, 16, 130
 MOST_BARS = 4000  # that are drawn
+_HIGH = 150  # of the curve of live bytes
+_MOST_NAMED = 500  # moments that say what they are when one points at them
 KINDS = ("kernel", "copy", "collective", "wait")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Hold a slice of a row. kind: one of KINDS. start, end: in microseconds."""
+    """Hold a slice of a row. kind: one of KINDS. start, end: in microseconds. where: its place, in the user's words."""
 
     kind: str
     name: str
     start: float
     end: float
+    where: str = ""
 
 
-def predicted(report: Report, mesh: Mesh) -> list[Bar]:
+def predicted(report: Report) -> list[Bar]:
     """Return what a rank does in the planner's model of costs, one op after the other; all ranks do alike.
 
     The ops of a region of hints come slice by slice, as the region runs them.
@@ -41,12 +43,13 @@ def predicted(report: Report, mesh: Mesh) -> list[Bar]:
             return bars
         took = WORK * row.work * SHARED_MEMORY.link.beta * 1e6
         if row.reason is not None:
-            took = sum(_moves(report.reasons[row.reason].steps, mesh))
+            took = report.reasons[row.reason].microseconds
         took *= row.rounds / part.count
         if took:
             kind = "kernel" if row.reason is None else "collective"
             often = f", {row.rounds} rounds" if row.rounds > 1 else ""
-            bars.append(Bar(kind, f"{row.op} {row.tensor}{often}{part}", at, at + took))
+            where = f"{row.layer or row.code} {os.path.basename(row.where)}".strip()
+            bars.append(Bar(kind, f"{row.op} {row.tensor}{often}{part}", at, at + took, where))
         at += took
     return bars
 
@@ -105,15 +108,6 @@ def in_order(ops: Sequence[OpRow]) -> Iterator[OpRow]:
     return inside(ops[0].function) if ops else iter(())
 
 
-def _moves(steps: Sequence[tuple[str, tuple[str, ...], int]], mesh: Mesh) -> list[float]:
-    """Return the microseconds of each step of a plan."""
-    found = []
-    for op, axes, nbytes in steps:
-        ranks = prod(mesh.axis_count([name]) for name in axes)
-        found.append(1e6 * seconds(op, nbytes, ranks, link_of(mesh, axes)) if nbytes else 0.0)
-    return found
-
-
 def measured(trace: Mapping[str, Any], name: str) -> dict[str, list[Bar]]:
     """Return the rows of the last call in a file of trace events. Raises UsageError, which names it, for others."""
     try:
@@ -126,7 +120,8 @@ def measured(trace: Mapping[str, Any], name: str) -> dict[str, list[Bar]]:
         first = min((float(e["ts"]) for e in chosen), default=0.0)
         for e in chosen[:MOST_BARS]:
             start = float(e["ts"]) - first
-            bar = Bar(str(e["cat"]), str(e["name"]), start, start + float(e["dur"]))
+            where = os.path.basename(str(e["args"].get("where", "")))
+            bar = Bar(str(e["cat"]), str(e["name"]), start, start + float(e["dur"]), where)
             rows[str(names[e["tid"]])].append(bar)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UsageError(f"{name}: no trace that meshweave has written") from None
@@ -168,9 +163,46 @@ def _row(name: str, bars: Sequence[Bar], end: float, top: float) -> list[str]:
         kind = bar.kind if bar.kind in KINDS else "other"
         width = max((bar.end - bar.start) * scale, 0.4)
         low = _ROW / 2 if kind == "wait" else 0.0  # a wait lies within its collective
-        said = escape(f"{bar.name}: {bar.end - bar.start:,.2f} us from {bar.start:,.2f} us on")
+        what = f"{bar.name}, {bar.where}" if bar.where else bar.name
+        said = escape(f"{what}: {bar.end - bar.start:,.2f} us from {bar.start:,.2f} us on")
         parts.append(
             f'<rect class="{kind}" x="{_LEFT + bar.start * scale:.2f}" y="{top + low}" width="{width:.2f}" '
             f'height="{_ROW - low}"><title>{said}</title></rect>'
         )
     return parts
+
+
+def draw_live(moments: Sequence[Moment], before: Sequence[Moment], limit: int | None) -> str:
+    """Return the live bytes of a step as SVG, op by op, with a mark at the peak.
+
+    before: those without hints. limit: of bytes, drawn as a line.
+    """
+    top = max(*(m.nbytes for m in (*moments, *before)), limit or 0) or 1
+    wide = 1000 / len(moments)
+    peak = max(range(len(moments)), key=lambda k: moments[k].nbytes)
+    parts = [f'<path class="live" d="{_steps(moments, top)}"/>']
+    parts.append(f'<path class="peak" d="M{wide * (peak + 0.5):.1f} 0V160"/>')
+    if before:
+        parts.append(f'<path class="other" d="{_steps(before, top)}"/>')
+    if limit is not None:
+        parts.append(f'<path class="limit" d="M0 {160 - _HIGH * limit / top:.1f}H1000"/>')
+    if len(moments) <= _MOST_NAMED:
+        parts += [
+            f'<rect class="over" x="{wide * k:.1f}" y="0" width="{wide:.1f}" height="160"><title>'
+            f"{escape(f'{m.op} at {os.path.basename(m.where)}: {human_bytes(m.nbytes)} live')}</title></rect>"
+            for k, m in enumerate(moments)
+        ]
+    return (
+        f'<div class="chart"><span class="faint">{human_bytes(top)}</span>'
+        '<svg viewBox="0 0 1000 160" role="img" aria-label="live bytes op by op" preserveAspectRatio="none">'
+        f'{"".join(parts)}</svg><span class="faint">0 B</span>'
+        f'<span class="faint">op 1 to {len(moments):,}, in the order in which they run</span></div>'
+    )
+
+
+def _steps(moments: Sequence[Moment], top: int) -> str:
+    """Return the path of a curve with a step for each moment."""
+    wide = 1000 / len(moments)
+    heights = [f"{160 - _HIGH * m.nbytes / top:.1f}" for m in moments]
+    steps = "".join(f"V{height}H{wide * (k + 1):.1f}" for k, height in enumerate(heights))
+    return f"M0 160{steps}V160Z"

@@ -26,6 +26,7 @@ from meshweave.runtime.arrays.array import Array, run_arrays
 from meshweave.runtime.engine import engine as engine_named
 from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.job.current import check_same, engine_of, own_rank
+from meshweave.see.account import known_of
 from meshweave.see.page import Page
 from meshweave.see.trace import RankTrace
 from meshweave.torch.ports import Ports, from_tensor, placed, to_torch
@@ -61,6 +62,7 @@ class TorchProgram:
             kernels=kernels,
             here=True,
             verify=verify,
+            names=exported.names,
             auto=auto,
         )
         self.program = api.Program(bundle, runs_on, name=name)
@@ -254,15 +256,10 @@ class TorchProgram:
     def explain(self) -> Explanation:
         """Return tables about the program: layouts, memory, what became of each hint, kernels and collectives."""
         results = [f"result{k}" for k in range(len(self.program.outputs))]
-        title = f"{self.name} on ({self.mesh}), engine {self._engine}"
+        ranks = f"({self.mesh})" if self.mesh.names else "one rank"
+        title = f"{self.name} on {ranks}, engine {self._engine}"
         names = (*self._exported.names, *results)
-        decided = api.reported(
-            *(self.text, self.name, None, self._engine),
-            kernels=as_choice(self.kernels),
-            verify=self.verify,
-            names=self._exported.names,
-            auto=self.auto,
-        )
+        decided = known_of(self.program.bundle)
         return explanation(title, names, self.program, decided, self.seconds["compile"])
 
     def view(self, trace: RankTrace | None = None) -> Page:

@@ -155,6 +155,16 @@ def test_collectives_open_and_ops_are_filtered(opened: Any) -> None:
     assert re.fullmatch(
         r"held by rank [\d, ]+", page.locator("[role=status]:text('held by')").inner_text()
     )
+    drawing = page.locator("details[open] svg.map").first
+    box = drawing.bounding_box()
+    assert box["width"] > 300
+    drawing.hover(position={"x": box["width"] - 2, "y": box["height"] - 2})
+    shape = re.search(
+        r"of (\d+)x(\d+)$", page.locator("#layouts details[open] summary").first.inner_text()
+    )
+    assert asked.input_value() == ", ".join(str(int(size) - 1) for size in shape.groups())
+    drawing.hover(position={"x": 1, "y": 1})
+    assert asked.input_value() == "0, 0"
 
 
 def test_everything_is_reached_by_the_keyboard(opened: Any) -> None:

@@ -32,7 +32,7 @@ def test_an_explanation_is_text_and_values() -> None:
     assert rows["a product"]["layout"] == "[_, _] +sum(x)" and rows["a product"]["work"] == 256
     assert 'argument w lies in "[x, _]"' in said.reasons or "argument x lies in" in said.reasons
     assert said.html.startswith("<!doctype html>") and said.page._repr_html_().startswith("<iframe")
-    assert "<pre" in said._repr_html_()
+    assert "<pre" in said._repr_html_() and "linalg." not in said and "a product `x @ w`" in said
 
 
 def test_explaining_compiles_once_for_all_who_ask() -> None:
@@ -41,3 +41,15 @@ def test_explaining_compiles_once_for_all_who_ask() -> None:
     assert f.explain().report.ops is f.explain().report.ops
     assert f.view().report.ops is bundle.origin().ops
     assert "1 of 1 results proven" in f.explain() and "1 of 1 results proven" in f.view().html
+
+
+def test_results_are_called_by_their_places_and_the_ops_of_an_expression_once() -> None:
+    @mw.jit(mesh="x=2", in_layouts=("[x, _]", "[_, _]"), out_layouts=("[_, _]", {"b": "[x, _]"}))
+    def both(x: mw.Array, w: mw.Array) -> tuple[mw.Array, dict[str, mw.Array]]:
+        return mw.nn.softmax(x @ w), {"b": x * 2.0}
+
+    both(X, W)
+    said = both.explain().reasons
+    assert 'since result[0] is wanted in "[_, _]", as it was said' in said
+    assert said.count("an elementwise op `mw.nn.softmax(x @ w)` works over x") == 1
+    both.close()

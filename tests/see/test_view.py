@@ -17,7 +17,8 @@ from strategies import any_layouts, meshes, shapes
 import meshweave as mw
 from meshweave.errors import UsageError
 from meshweave.layout.places import owners
-from meshweave.report import OpRow, RegionRow
+from meshweave.report import OpRow, RegionRow, Report
+from meshweave.see.folding import repeats, starts
 from meshweave.see.page import Page
 from meshweave.see.tiles import held
 from meshweave.see.timeline import in_slices, predicted
@@ -154,7 +155,7 @@ def test_48_layers_fit_in_2_mb() -> None:
     page = Page("model", mw.Mesh(dp=2, tp=2), "local", lowered.report())
     assert len(page.html.encode()) < 2_000_000
     assert "48 x" in read(page).text
-    names = [bar.name for bar in predicted(page.report, page.mesh)]
+    names = [bar.name for bar in predicted(page.report)]
     layer = names[len(names) // 2 :][: len(names) // 48]  # one after the other, not op by op of all
     assert sum(name.startswith("redistribute") for name in layer) == 1 and len(set(layer)) > 4
 
@@ -234,12 +235,10 @@ def test_ops_under_hints_are_shown_with_what_became_of_these(tmp_path: Path) -> 
     text = Read(page.read_text()).text
     assert "the program (3 ops)" in text and "order=dfs honoured; slice=t=8 honoured" in text
     assert f"{64 * 64 * 32 // 2:,}" in text  # iterations of the product on a rank
-    assert "exp 64x64xf32, slice 8 of 8: " in text  # in the picture of time
+    assert "exp 64x64xf32, slice 8 of 8, p.mlir:" in text  # in the picture of time
     assert "; the line: without hints" in text and 'class="other"' in page.read_text()
-    assert re.search(
-        r"otherwise op place here there hint slice=t=8 linalg.matmul .* honoured", text
-    )
-    assert "hint slice=t=2 linalg.matmul" in text
+    assert re.search(r"otherwise op place here there hint slice=t=8 a product .* honoured", text)
+    assert "hint slice=t=2 a product" in text
 
 
 def test_a_function_that_was_not_called_has_no_page() -> None:
@@ -255,7 +254,7 @@ def test_slices_are_predicted_in_their_order_beside_the_memory_without_hints(ord
     made = [(op, part) for part in (1, 2) for op in ops]
     if order == "bfs":
         made = [(op, part) for op in ops for part in (1, 2)]
-    bars = predicted(page.report, page.mesh)
+    bars = predicted(page.report)
     assert [bar.name for bar in bars] == [f"{op} 64x64xf32, slice {n} of 2" for op, n in made]
     assert page.before is not None and not page.before.regions
     assert "; the line: without hints" in Read(page.html).text
@@ -277,9 +276,9 @@ LOOP = """func.func @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {
 def test_ops_of_a_loop_take_its_rounds() -> None:
     with mw.compile(LOOP) as program:
         page = program.view()
-    (bar,) = predicted(page.report, page.mesh)
+    (bar,) = predicted(page.report)
     (once,) = predicted(
-        replace(page.report, ops=tuple(replace(o, rounds=1) for o in page.report.ops)), page.mesh
+        replace(page.report, ops=tuple(replace(o, rounds=1) for o in page.report.ops))
     )
     assert bar.name == "exp 8x8xf32, 4 rounds" and bar.end == pytest.approx(4 * once.end)
 
@@ -296,3 +295,28 @@ def test_slices_of_regions_are_not_mixed() -> None:
         for row, part in in_slices([*rows[:2], *rows[:2], rows[2]], settled)
     ]
     assert made == [*("a0", "b0", "a1", "b1"), *("a0", "b0", "a1", "b1"), *("c0", "c1")]
+
+
+def test_layers_that_repeat_are_folded_from_where_one_begins() -> None:
+    assert repeats("xabcabcabcy", {3, 6}) == [
+        *((k, 1, 1) for k in range(3)),
+        (3, 3, 2),
+        (9, 1, 1),
+        (10, 1, 1),
+    ]
+    assert starts(["head", "layers.0.up", "layers.0.down", "layers.1.up", "norm"]) == {1, 3}
+    up, down = (
+        OpRow("main", 1, op, "4x4xf32", (4, 4), "[_, _]", "f:1:1", 16)
+        for op in ("a product", "a sum")
+    )
+    rows = [
+        replace(row, layer=f"layers.{k}.{name}", where=f"f:{line}:1")
+        for k in range(3)
+        for row, name, line in ((up, "up", 1), (down, "down", 2))
+    ]
+    text = Page("p", mw.Mesh(), "local", Report(0, 0, ops=tuple(rows))).html
+    assert (
+        "<b>3 times</b> the same 2 lines, from <code>layers.0.up</code> to <code>layers.2.up</code>"
+        in text
+    )
+    assert text.count("data-op=") == 2 and 'layers.2.up"' in text

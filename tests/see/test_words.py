@@ -174,7 +174,7 @@ def test_bytes_of_complex_numbers_are_those_of_both_parts() -> None:
     f = mw.jit(lambda x: x + x, mesh="x=2", in_layouts="[x, _]", out_layouts="[_, _]")
     (reason,) = reasons(f.lower(np.ones((4, 4), np.complex64)).report())
     assert (reason.nbytes, reason.lower_bound) == (64, 64)
-    assert reason.following.endswith("64 bytes")
+    assert reason.following.startswith("exchange over x: 64 bytes, ")
 
 
 AXES = st.sampled_from(["[_, _]", "[x, _]", "[_, x]", "[x*y, _]", "[y, x]", "[x, y]"])
