@@ -204,16 +204,17 @@ def test_containers_that_are_registered_with_jax_are_taken_apart():
 def test_containers_that_are_registered_with_optree_are_taken_apart():
     optree = pytest.importorskip("optree")
 
-    class Box:
-        def __init__(self, value):
-            self.value = value
+    for space in (vars(optree.registry)["__GLOBAL_NAMESPACE"], "tests of meshweave"):
 
-    everywhere = vars(optree.registry)["__GLOBAL_NAMESPACE"]
-    optree.register_pytree_node(
-        Box, lambda b: ((b.value,), None, None), lambda _, c: Box(*c), namespace=everywhere
-    )
-    made = mw.jit(lambda b: Box([b.value[0] * 2]))(Box([X]))
-    np.testing.assert_array_equal(made.value[0], X * 2)
+        class Box:
+            def __init__(self, value):
+                self.value = value
+
+        optree.register_pytree_node(
+            Box, lambda b: ((b.value,), None, None), lambda _, c, box=Box: box(*c), namespace=space
+        )
+        made = mw.jit(lambda b, box=Box: box([b.value[0] * 2]), static_argnames=("box",))(Box([X]))
+        np.testing.assert_array_equal(made.value[0], X * 2)
 
 
 # Pickles.

@@ -120,10 +120,19 @@ def _registered(value: object) -> Container | None:
         found = jax.tree_util.tree_flatten(value, inside)
     if optree is not None and (found is None or _is_whole(found[0], value)):
         flatten = getattr(optree, "tree_flatten", None)  # while it is being imported it has none
-        found = found if flatten is None else flatten(value, inside, none_is_leaf=True)
+        if flatten is not None:
+            space = _namespace(optree, type(value))
+            found = flatten(value, inside, none_is_leaf=True, namespace=space)
     if found is None or _is_whole(found[0], value):
         return None
     return Container(Registered(found[1]), None, tuple(found[0]))
+
+
+def _namespace(optree: Any, kind: type) -> str:
+    """Return the only namespace in which optree knows a type; "" where it knows it in all of them, or in several."""
+    known = getattr(optree.registry, "_NODETYPE_REGISTRY", {})  # it has no list of namespaces
+    found = [key[0] for key in list(known) if isinstance(key, tuple) and key[1] is kind]
+    return found[0] if len(found) == 1 and kind not in known else ""
 
 
 def _is_whole(children: Sequence[Any], value: object) -> bool:
