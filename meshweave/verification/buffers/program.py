@@ -5,7 +5,6 @@ Values are numbered. On tensors each value is made once; on buffers a value is a
     what        operands                        results   key
     scalar      scalars                         scalar    `ComputedScalar`
     constant                                    tensor or buffer   its elements, as one hashable value
-    empty                                       tensor
     place                                       buffer    `BufferAddress`
     view        source, dynamic offsets         view      `Subview`
     reshape     source                          view
@@ -119,7 +118,7 @@ class Function:
     """Hold a function. outputs: how many of the arguments, the last, it writes (on buffers). arena: bytes of it.
 
     taken: for each of these the input that it writes in its place, -1 for none; empty: none for all. promised: the
-    same, as `mw.program` says.
+    same, as `mw.program` says. empty: values that are tensors which nobody has written.
     """
 
     name: str
@@ -129,6 +128,7 @@ class Function:
     where: Where
     taken: tuple[int, ...] = ()
     promised: tuple[int, ...] = ()
+    empty: tuple[int, ...] = ()
 
 
 class AffineIndex(NamedTuple):

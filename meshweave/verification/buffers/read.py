@@ -95,6 +95,7 @@ class _FunctionReader:
         self._windows: dict[tuple[ir.Attribute, ...], Subview] = {}
         self._constants: dict[int, int] = {}
         self._places: dict[int, int] = {}  # of the buffers of a function, by number
+        self._empty: list[int] = []  # tensors of a function that nobody has written
         ops = [view.operation for view in module.operation.regions[0].blocks[0].operations]
         globals_ = [op.attributes for op in ops if op.name == "memref.global"]
         self._globals = {a["sym_name"].value: a["initial_value"] for a in globals_}
@@ -104,7 +105,7 @@ class _FunctionReader:
     def function(self, name: str, op: ir.Operation) -> Function:
         """Return a function. `outputs` is 0 on tensors."""
         blocks, attributes = op.regions[0].blocks, op.attributes
-        self._places = {}
+        self._places, self._empty = {}, []
         body = self._body(blocks[0]) if len(blocks) else StepBlock((), (), ())
         outputs, arena = (
             attributes[key].value if key in attributes else 0
@@ -116,7 +117,8 @@ class _FunctionReader:
                 f"@{name}: mw.taken {list(taken)} is of other inputs", location_text(op.location)
             )
         promised = self._takes if name == "main" and outputs else ()
-        return Function(name, body, outputs, arena, SourcePlace(op.location), taken, promised)
+        place, empty = SourcePlace(op.location), tuple(self._empty)
+        return Function(name, body, outputs, arena, place, taken, promised, empty)
 
     def _body(self, block: ir.Block) -> StepBlock:
         arguments = tuple([self._new(value) for value in block.arguments])
@@ -147,6 +149,9 @@ class _FunctionReader:
     def _read(self, op: ir.Operation, steps: list[CheckedStep]) -> None:
         """Add the steps of an op."""
         name = op.name
+        if name == "tensor.empty":
+            self._empty.append(self._new(op.result))
+            return
         if name in _LOOPS and self._inlined(op, name, steps):
             return
         operands = tuple(map(self._numbers.__getitem__, op.operands))
@@ -279,7 +284,7 @@ class _FunctionReader:
 
 
 _PLAIN = _LOOPS | {
-    "tensor.empty": "empty", "memref.copy": "copy", "memref.load": "load", "memref.store": "store",
+    "memref.copy": "copy", "memref.load": "load", "memref.store": "store",
     "tensor.extract": "load", "tensor.insert": "put", "tensor.from_elements": "elements",
 }  # fmt: skip
 

@@ -98,6 +98,16 @@ class Tensors:
                 leaves[self.content(number)] = self.content(other)
         return Replacing(self.contents, leaves, atoms)
 
+    def empty(self, numbers: Sequence[int]) -> None:
+        """Let tensors be what nobody has written."""
+        made: dict[int, Tensor] = {}  # by the shape, which all tensors of a type have in common
+        for number in numbers:
+            shape = self.program.shapes[number]
+            found = made.get(id(shape))
+            if found is None:
+                found = made[id(shape)] = shaped(self.contents.nothing(shape.nbytes), shape)
+            self.values[number] = found
+
     # Steps.
 
     def step(self, step: CheckedStep) -> None:
@@ -128,8 +138,6 @@ class Tensors:
         shape, contents, operands = self.program.shapes[result], self.contents, step.operands
         if what == "constant":
             self.leaf(result, Given("constant", step.key))
-        elif what == "empty":
-            self.give(result, contents.nothing(shape.nbytes))
         elif what == "elements":
             self.give(result, self._elements(operands, shape))
         elif what == "reshape":

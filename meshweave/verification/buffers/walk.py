@@ -46,6 +46,7 @@ class FunctionCheck(Steps):
             reason = "takes or gives another number of tensors than it does on tensors"
             self.say(Doubt(True, reason), f"@{function.name}", function.where)
             return
+        self.tensors.empty(reference.empty)
         for k, number in enumerate(numbers):
             name = f"input {k}" if k < given else f"output {k - given}"
             span = self.space(number, name)
