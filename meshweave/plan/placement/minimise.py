@@ -164,7 +164,7 @@ def _by_kinds(
         search = _Search(Relaxation(sizes, terms, order, 0.0), most_entries)
         search.relaxed.offer(np.array(best.picks, np.intp))
         search.bound = max(search.bound, bound)
-        search.run()
+        search.run(TURNS // 2)
         picks = tuple(search.picks)
         best = Choices(picks, cost_of(picks, terms), search.bound)
     return best
@@ -256,10 +256,10 @@ class _Search:
             row[kept] = costs
         return found
 
-    def run(self) -> None:
-        """Take turns until the best choices are proven to be so, nearly so, or for long."""
+    def run(self, turns: int = TURNS) -> None:
+        """Take turns until the best choices are proven to be so, or nearly so."""
         visited = 0
-        for turn in range(TURNS):
+        for turn in range(turns):
             before = np.array([self.relaxed.bound, self.bound, -self.relaxed.cost])
             # Sweeps take longer than looking around then.
             is_large = self.relaxed.entries > self.most
@@ -289,12 +289,14 @@ class _Search:
 
     def _try_near(self) -> None:
         """Find the best of the choices near the bound of the relaxation, of more of them as long as these are few."""
-        low = self.relaxed.bound
+        low, first = self.relaxed.bound, True
         self.bound = max(self.bound, min(low, self.relaxed.cost))
         while self._tried(low + self.share * max(0.0, self.relaxed.cost - low)):
             if self.share >= 1 or _is_near(self.bound, self.relaxed.cost, EXACT):
                 return
-            self.share = min(1.0, self.share * STEP)
+            if first and self._tried(self.relaxed.cost):
+                return
+            first, self.share = False, min(1.0, self.share * STEP)
         self.share /= STEP
 
     def _tried(self, level: float) -> bool:

@@ -314,7 +314,7 @@ class PlacementProblem:
         """Return the seconds to read windows of an operand: to add it up, if it is a sum, and to exchange the rest."""
         plain = [layout.without_partial() for layout in layouts]
         before = [
-            self.prices.moves([a], [b], self.mesh, rule.nbytes[t])[0, 0]
+            self.prices.moves([a], [b], self.mesh, rule.nbytes[t])[0, 0] if a.partial else 0.0
             for a, b in zip(layouts, plain)
         ]
         wanted, held = np.ones((len(layouts), len(ends))), np.ones((len(layouts), len(ends)))

@@ -12,7 +12,7 @@ from meshweave.layout.factors import FOUND, PLACED, Rule, pieces
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Link, Mesh
 from meshweave.plan.cost import SHARED_MEMORY, Profile
-from meshweave.plan.placement.rates import move_rates
+from meshweave.plan.placement.rates import MoveRates, move_rates
 from meshweave.plan.placement.runs import RuleRuns
 from meshweave.plan.placement.terms import Numbers
 
@@ -78,12 +78,10 @@ class MachinePrices:
         """
         link = self.profile.link
         once = self.profile.launch + link.alpha
-        joined = np.array(
-            [run.joined * link.beta + (once if run.joined else 0.0) for run in runs.runs]
-        )
+        joined = runs.joined * link.beta + np.where(runs.joined, once, 0.0)
         if work.kind == NOTHING:
             return joined
-        iterations = np.array([float(run.iterations) for run in runs.runs])
+        iterations = runs.iterations
         wide = ELEMENTS.get(work.element, 1.0)
         if work.kind == PRODUCT:
             sides = _sides(rule, runs, mesh)
@@ -91,7 +89,7 @@ class MachinePrices:
         else:
             each = work.adds * self.iteration + work.functions * self.function
             computed = iterations * each * wide
-        local = _local_bytes(rule, runs, mesh, work)
+        local = _local_bytes(rule, runs, work)
         touched = sum([row for row, _, _ in local], np.zeros(len(runs.runs)))
         read = np.zeros(len(runs.runs))
         for row, far, made in local:
@@ -117,8 +115,12 @@ class MachinePrices:
         self, sources: Sequence[Layout], targets: Sequence[Layout], mesh: Mesh, nbytes: int
     ) -> Numbers:
         """Return the seconds of a tensor of nbytes in all from each of some layouts in blocks to each of others."""
-        once, each = move_rates(mesh, self.profile, get_ident()).between(sources, targets)
+        once, each = self.rates(mesh).between(sources, targets)
         return once + each * nbytes
+
+    def rates(self, mesh: Mesh) -> MoveRates:
+        """Return the rates of moves on a mesh that this thread keeps."""
+        return move_rates(mesh, self.profile, get_ident())
 
     def window(self, missing: Numbers, own: Numbers) -> Numbers:
         """Return the seconds of exchanges with neighbours that bring missing bytes, and copy own ones beside them."""
@@ -151,21 +153,16 @@ def _sides(rule: Rule, runs: RuleRuns, mesh: Mesh) -> Numbers:
     return np.array(found)
 
 
-def _local_bytes(
-    rule: Rule, runs: RuleRuns, mesh: Mesh, work: OpWork
-) -> list[tuple[Numbers, bool, bool]]:
+def _local_bytes(rule: Rule, runs: RuleRuns, work: OpWork) -> list[tuple[Numbers, bool, bool]]:
     """Return the bytes that the busiest rank has of each tensor in memory, for each run; whether far, and made."""
-    sizes, found = _sizes(mesh), []
+    found = []
     for t, (ends, at) in enumerate(zip(runs.ends, runs.at)):
         shape = rule.sizes[t]
         if not ends or not shape or not (work.kept[t] if t < len(work.kept) else True):
             continue
         item = rule.nbytes[t] / max(1, prod(shape))
-        local = [
-            item * prod([ceil(n / pieces(end.axes_of(d), sizes)) for d, n in enumerate(shape)])
-            for end in ends
-        ]
-        found.append((np.array(local)[at], t < len(work.far) and work.far[t], t >= work.reads))
+        local = item * np.ceil(shape / runs.cuts[t]).prod(axis=1)
+        found.append((local[at], t < len(work.far) and work.far[t], t >= work.reads))
     return found
 
 

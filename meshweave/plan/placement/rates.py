@@ -25,6 +25,9 @@ Places = npt.NDArray[np.intp]
 MOST_SEARCHED = 2
 """Axes of a move that is planned; beyond, a formula prices it, since the planner searches among many orders."""
 
+MOST_ROWS = 1 << 10
+"""Rows of layouts whose numbers are kept."""
+
 LARGE = 1 << 20
 """Elements of the tensor whose plan stands for those of all: its launches are a small part, as the planner counts."""
 
@@ -40,6 +43,7 @@ class MoveRates:
     def __init__(self, mesh: Mesh, profile: Profile) -> None:
         self.mesh, self.profile = mesh, profile
         self.numbers: dict[Layout, int] = {}
+        self.rows: dict[int, tuple[Sequence[Layout], Places]] = {}
         self.digits = _Digits(mesh)
         self.once = np.full((64, 64), np.nan)
         self.each = np.full((64, 64), np.nan)
@@ -48,7 +52,7 @@ class MoveRates:
         self, sources: Sequence[Layout], targets: Sequence[Layout]
     ) -> tuple[Numbers, Numbers]:
         """Return the seconds of launches, and of each byte, from each of the sources to each of the targets."""
-        at = np.ix_([self._number(x) for x in sources], [self._number(x) for x in targets])
+        at = self._row(sources)[:, None], self._row(targets)
         once = self.once[at]
         if np.isnan(once).any():
             self._plan(sources, targets, *np.nonzero(np.isnan(once)))
@@ -64,9 +68,18 @@ class MoveRates:
         rates = np.array(
             [_rate(sources[i[n]], targets[j[n]], self.mesh, self.profile) for n in first]
         )
-        a = np.array([self.numbers[x] for x in sources])[i]
-        b = np.array([self.numbers[x] for x in targets])[j]
+        a, b = self._row(sources)[i], self._row(targets)[j]
         self.once[a, b], self.each[a, b] = rates[group, 0], rates[group, 1] / shares
+
+    def _row(self, layouts: Sequence[Layout]) -> Places:
+        """Return the numbers of layouts; they are asked for often, and layouts take long to hash."""
+        known = self.rows.get(id(layouts))
+        if known is None or known[0] is not layouts:
+            if len(self.rows) >= MOST_ROWS:
+                self.rows.clear()
+            numbers = np.array([self._number(x) for x in layouts], np.intp)
+            known = self.rows[id(layouts)] = layouts, numbers
+        return known[1]
 
     def _number(self, layout: Layout) -> int:
         number = self.numbers.get(layout)

@@ -193,17 +193,18 @@ class Relaxation:
         own = self._own[wave.at]
         if len(came.others):
             tables = self.room[: came.tables.size].reshape(came.tables.shape)
-            np.add(came.tables, self.given[came.into][:, :, None], tables)
-            least = np.minimum.reduce(tables, axis=1).ravel()[came.cells]
+            np.add(came.tables, self.given.take(came.into)[:, :, None], tables)
+            least = np.minimum.reduce(tables, axis=1).take(came.cells)
             least += came.out
             own += np.bincount(came.owners, least, len(own))
             np.subtract(came.out, least, came.out)
         lowest = np.minimum.reduceat(own, wave.begins)
         self.bound += float(np.add.reduce(lowest))
-        own -= lowest[wave.of]
+        own -= lowest.take(wave.of)
         np.add(own, self.bound, self._beside[wave.at])
         if len(goes.others):
-            goes.out[:] += (own * goes.part)[goes.owners]
+            gifts = goes.out
+            gifts += (own * goes.part).take(goes.owners)
             own *= goes.kept
 
     def guess(self) -> None:

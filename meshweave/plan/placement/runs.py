@@ -191,13 +191,17 @@ class RuleRuns:
     """Hold the ways to run an op, and for each of its tensors the layouts that they read or make it in.
 
     ends: of each tensor its distinct layouts, () for what is no tensor. at: for each run the place in these.
-    blocks: the same layouts in blocks, without windows and sums. every: whether the op has no other runs.
+    blocks: the same layouts in blocks, without windows and sums. cuts: of these the parts of each dim, row by row.
+    iterations, joined: of each run. every: whether the op has no other runs.
     """
 
     runs: tuple[OpRun, ...]
     ends: tuple[tuple[Layout, ...], ...]
     at: tuple[npt.NDArray[np.intp], ...]
     blocks: tuple[tuple[Layout, ...], ...]
+    cuts: tuple[npt.NDArray[np.float64], ...]
+    iterations: npt.NDArray[np.float64]
+    joined: npt.NDArray[np.float64]
     every: bool
 
     @staticmethod
@@ -205,15 +209,19 @@ class RuleRuns:
     def of(rule: Rule, mesh: Mesh) -> "RuleRuns":
         """Return those of an op with this rule."""
         runs, every = _runs_of(rule, mesh)
-        ends, at, blocks = [], [], []
+        sizes = {axis.name: mesh.size(axis.name) for axis in mesh.axes}
+        ends, at, blocks, cuts = [], [], [], []
         for layouts in zip(*[(*run.operands, *run.results) for run in runs]):
             places = {x: number for number, x in enumerate(dict.fromkeys(layouts)) if x is not None}
             ends.append(tuple(places))
             at.append(np.array([places[x] for x in layouts] if places else [], np.intp))
-            blocks.append(
-                tuple([Layout.blocks([x.axes_of(d) for d in range(x.ndim)]) for x in places])
-            )
-        return RuleRuns(tuple(runs), tuple(ends), tuple(at), tuple(blocks), every)
+            rows = [[x.axes_of(d) for d in range(x.ndim)] for x in places]
+            blocks.append(tuple([Layout.blocks(row) for row in rows]))
+            cuts.append(np.array([[pieces(axes, sizes) for axes in row] for row in rows], float))
+        iterations = np.array([run.iterations for run in runs], float)
+        joined = np.array([run.joined for run in runs], float)
+        layouts = tuple(ends), tuple(at), tuple(blocks), tuple(cuts)
+        return RuleRuns(tuple(runs), *layouts, iterations, joined, every)
 
     def alike(self, turns: Sequence[dict[str, str]]) -> npt.NDArray[np.intp]:
         """Return a number for each run: the same for those that differ only in which of the axes they use for what."""

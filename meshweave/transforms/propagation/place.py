@@ -451,10 +451,22 @@ def _same(module: ir.Module, built: Built) -> dict[int, int]:
 
 def _times(module: ir.Module, built: Built) -> Times:
     """Count how often each op runs and each value is made, in a run of @main."""
-    counted = _BlockCounts(module)
-    ops = [counted.of(site.op) for site in built.sites]
-    values = [1.0] * len(built.graph.specs)
+    counted, graph = _BlockCounts(module), built.graph
+    values, regions = [0.0] * len(graph.specs), dict[int, float]()
+    ops = []
+    for site, region, row in zip(built.sites, graph.region_of, graph.values_of):
+        if not site.results:
+            ops.append(counted.of(site.op))
+            continue
+        if region not in regions:
+            regions[region] = counted.of(site.op)
+        ops.append(regions[region])
+        for number in row[-len(site.results) :]:
+            if number >= 0:
+                values[number] = regions[region]
     for value, number in built.values.items():
+        if values[number]:
+            continue
         owner = value.owner
         if isinstance(owner, ir.Block):
             values[number] = counted.of_block(owner)
@@ -464,7 +476,7 @@ def _times(module: ir.Module, built: Built) -> Times:
         for number in numbers:
             if number >= 0:
                 values[number] = counted.calls(name)
-    return Times(ops, values)
+    return Times(ops, [times or 1.0 for times in values])
 
 
 class _BlockCounts:

@@ -61,7 +61,7 @@ class _WorkReader:
 
     inner: values that are within an attention. known: of values that were asked for, whether they are in memory, and
     else the ops whose kernels compute them. readers: the kernels that were found to read a value.
-    bodies: of ops that were asked for, the cost of an iteration of their loops and the functions in it.
+    bodies: of kinds of ops that were asked for, the cost of an iteration of their loops and the functions in it.
     """
 
     built: Built
@@ -69,19 +69,21 @@ class _WorkReader:
     inner: set[ir.Value] = field(default_factory=set)
     known: dict[ir.Value, tuple[bool, frozenset[ir.Operation]]] = field(default_factory=dict)
     readers: dict[ir.Value, frozenset[ir.Operation]] = field(default_factory=dict)
-    bodies: dict[ir.Operation, tuple[int, int] | None] = field(default_factory=dict)
+    bodies: dict[int, tuple[int, int] | None] = field(default_factory=dict)
+    numbers: dict[ir.Operation, int] = field(init=False)
     kinds: dict[ir.Operation, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         graph = self.built.graph
-        self.rules = {
-            site.op: graph.rules[rule]
-            for site, rule in zip(self.built.sites, graph.rule_of)
-            if site.results
-        }
-        for op, rule in self.rules.items():
-            if _is_product(rule):
-                self.inner |= self._between(op)
+        sites = [
+            (site, rule) for site, rule in zip(self.built.sites, graph.rule_of) if site.results
+        ]
+        self.rules = {site.op: graph.rules[rule] for site, rule in sites}
+        self.numbers = {site.op: site.kind for site, _ in sites}
+        products = {rule for rule in {rule for _, rule in sites} if _is_product(graph.rules[rule])}
+        for site, rule in sites:
+            if rule in products:
+                self.inner |= self._between(site.op)
 
     def work(
         self, op: ir.Operation, rule: Rule, values: list[ir.Value], results: list[ir.Value]
@@ -191,10 +193,11 @@ class _WorkReader:
 
     def _body(self, op: ir.Operation) -> tuple[int, int] | None:
         """Return the cost of a body, and the functions in it; None where it is no list of scalar ops."""
-        if op not in self.bodies:
+        kind = self.numbers[op]
+        if kind not in self.bodies:
             body = body_of(op)
-            self.bodies[op] = None if body is None else (cost(body), functions(body))
-        return self.bodies[op]
+            self.bodies[kind] = None if body is None else (cost(body), functions(body))
+        return self.bodies[kind]
 
     def _between(self, op: ir.Operation) -> set[ir.Value]:
         """Return what lies between the two products of an attention that ends in a product; nothing where it is none.

@@ -71,7 +71,7 @@ class RuleTable:
     rules: list[Rule] = field(default_factory=list)
     unknown: list[ir.Operation] = field(default_factory=list)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
-    _kinds: dict[Hashable, int] = field(default_factory=dict)
+    _kinds: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     _bodies: dict[Hashable, BodyTraits] = field(default_factory=dict)
 
     def rule(self, op: ir.Operation) -> tuple[int, list[Captured], int]:
@@ -88,38 +88,59 @@ class RuleTable:
         body = body_key(op)
         captured = captured_by(op) if body is None else []
         values = [*op.operands, *[c.value for c in captured], *op.results]
+        results = op.results
         key = (
             name,
             tuple([v.type for v in values]),
-            len(op.results),
+            len(results),
             tuple([c.loops for c in captured]),
-            *self._attribute_key(op, read, body),
+            *self._attributes(op, read),
         )
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = self.add(read(op, captured))
-            if read is whole_rule and name not in KNOWN_WHOLE:
-                self.unknown.append(op)
-        kind = self._kinds.setdefault((number, op if body is None else body), len(self._kinds))
-        return number, captured, kind
+        # Bodies that are not told apart, and those of several results, are looked at each time.
+        own = (key, op if body is None or len(results) > 1 else body)
+        if own not in self._kinds:
+            self._kinds[own] = self._number((*key, self._body(op, read, body)), op, read, captured)
+        return self._kinds[own][0], captured, self._kinds[own][1]
 
-    def _attribute_key(
-        self, op: ir.Operation, read: Callable[..., Rule], body: BodyKey | None
-    ) -> tuple[Hashable, ...]:
-        """Return what else the rule depends on: maps and body of linalg ops, the static attributes of the others."""
+    def _number(
+        self, key: Hashable, op: ir.Operation, read: Callable[..., Rule], captured: list[Captured]
+    ) -> tuple[int, int]:
+        """Return the number of the rule of an op with this key, and the next number of a kind."""
+        if key not in self._numbers:
+            self._numbers[key] = self.add(read(op, captured))
+            if read is whole_rule and op.name not in KNOWN_WHOLE:
+                self.unknown.append(op)
+        return self._numbers[key], len(self._kinds)
+
+    def _attributes(self, op: ir.Operation, read: Callable[..., Rule]) -> tuple[Hashable, ...]:
+        """Return the maps of linalg ops, the static attributes of the others."""
         if read is structured_rule:
+            if op.name == "linalg.generic":
+                return op.attributes["indexing_maps"], op.attributes["iterator_types"]
             maps = linalg.get_indexing_maps(op.opview)
-            types = op.attributes["iterator_types"] if op.name == "linalg.generic" else None
             if maps is not None:
-                return (tuple(maps), types, self._traits(op, types, body))
+                return tuple(maps)
         if read is aligned_op_rule:
             return ()
         said = [op.attributes[name] for name in op.attributes if name != "dist.layouts"]
         if read in (extract_slice_rule, insert_slice_rule):
             said += held_offsets(op)
-        return (*said, body)
+        return tuple(said)
 
-    def _traits(self, op: ir.Operation, types: ir.Attribute, body: BodyKey | None) -> BodyTraits:
+    def _body(
+        self, op: ir.Operation, read: Callable[..., Rule], body: BodyKey | None
+    ) -> BodyTraits | BodyKey | None:
+        """Return what a rule depends on in the body of an op."""
+        if read is aligned_op_rule:
+            return None
+        if read is structured_rule and linalg.get_indexing_maps(op.opview) is not None:
+            types = op.attributes["iterator_types"] if op.name == "linalg.generic" else None
+            return self._traits(op, types, body)
+        return body
+
+    def _traits(
+        self, op: ir.Operation, types: ir.Attribute | None, body: BodyKey | None
+    ) -> BodyTraits:
         """Read how the body reduces, whether padding harms it, what it is linear in: once for equal bodies."""
         result = op.results[0].type if len(op.results) else None
         key = (op.name, result, types, len(op.operands), body)
