@@ -23,6 +23,16 @@ COLOURS = (
 """Colours of the ranks, in turn."""
 
 
+def ink(colour: str) -> str:
+    """Return the colour of a text on a colour, `#rrggbb`: black or white, whichever is told apart better (WCAG 2)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000" if (light + 0.05) ** 2 > 0.05 * 1.05 else "#fff"
+
+
 @dataclass(frozen=True)
 class Cell:
     """Hold a text, and the rank whose colour it has: None where it has none."""
@@ -77,7 +87,9 @@ def html(layout: Layout, mesh: Mesh, shape: Sequence[int], dtype: str = "") -> s
 def _html_cell(cell: Cell) -> str:
     if cell.colour is None:
         return f"<td>{escape(cell.text)}</td>"
-    style = f"background:{cell.colour};color:#fff;border:1px solid #fff;padding:4px 10px"
+    style = (
+        f"background:{cell.colour};color:{ink(cell.colour)};border:1px solid #fff;padding:4px 10px"
+    )
     return f'<td style="{style};text-align:center">{escape(cell.text)}</td>'
 
 

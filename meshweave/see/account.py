@@ -102,7 +102,8 @@ def _peak(report: Report) -> Iterator[str]:
     )
     if report.moments:
         most: Moment = max(report.moments, key=lambda m: m.nbytes)
-        yield f"most is live in {most.op} at {place(most.where)}: {human_bytes(most.nbytes)}"
+        op = report.named(most.op, most.where)
+        yield f"most is live in {op} at {place(most.where)}: {human_bytes(most.nbytes)}"
 
 
 def place(where: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from meshweave.layout import Mesh
 from meshweave.report import OpRow, Report, TransferRow
 from meshweave.see.account import place, source_line
-from meshweave.see.timeline import in_order, predicted
+from meshweave.see.timeline import end_of, in_order, predicted
 
 _MOST_OPS = 6000  # of a program whose ops are told apart one by one
 
@@ -100,7 +100,7 @@ def _figures(here: Report, there: Report, mesh: Mesh, other_mesh: Mesh) -> Itera
     if here.ops and there.ops:
         yield both("iterations of loops on a rank", lambda r: sum(o.work for o in in_order(r.ops)))
         times = [predicted(report) for report in (here, there)]
-        ends = [round(1e3 * bars[-1].end) if bars else 0 for bars in times]
+        ends = [round(1e3 * end_of(bars)) for bars in times]
         yield Figure("predicted nanoseconds", *ends)
 
 

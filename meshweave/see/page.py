@@ -17,7 +17,7 @@ from meshweave.bundle import Port
 from meshweave.files.whole import write_text
 from meshweave.layout import Layout, Mesh
 from meshweave.report import Cause, KernelRow, OpRow, Report, TransferRow, human_bytes
-from meshweave.see.account import place, spent_by
+from meshweave.see.account import place, source_line, spent_by
 from meshweave.see.budget import Budget
 from meshweave.see.difference import CompileDifference, compare
 from meshweave.see.folding import repeats, starts, unnumbered
@@ -285,7 +285,8 @@ class _Writer:
             (r.op, r.tensor, r.layout, r.work, r.rounds, *(tuple(by[r.where]) for by in self._by))
             for r in rows
         ]
-        return unnumbered(rows[0].layer), tuple(steps), tuple(about)
+        said = f"{rows[0].layer} {source_line(rows[0].where)}"
+        return unnumbered(said), tuple(steps), tuple(about)
 
     def _spot(self, row: OpRow) -> str:
         """Return the layer of an op, or its place."""
@@ -370,7 +371,8 @@ class _Writer:
         if not planned and not rows:
             return ""
         note = (
-            "Predicted: the planner's model of costs, one op after the other, slices in the order of their region. "
+            "Predicted: the planner's model of costs, one op after the other, slices in the order of their region, "
+            "collectives that run ahead beside them. "
             + (
                 ""
                 if rows

@@ -13,7 +13,7 @@ from meshweave.errors import MeshweaveError
 from meshweave.layout import Layout, Mesh
 from meshweave.layout.digits import dim_indices
 from meshweave.layout.ownership import runs_of
-from meshweave.layout.picture import COLOURS, picture_of
+from meshweave.layout.picture import COLOURS, ink, picture_of
 from meshweave.layout.places import owners
 
 MOST_RANKS = 64  # that are listed
@@ -108,7 +108,7 @@ def drawing(layout: Layout, mesh: Mesh, shape: Sequence[int]) -> str:
         cells = [
             f"<td>{escape(cell.text)}</td>"
             if cell.colour is None
-            else f'<td style="background:{cell.colour};color:#fff">{escape(cell.text)}</td>'
+            else f'<td style="background:{cell.colour};color:{ink(cell.colour)}">{escape(cell.text)}</td>'
             for cell in row
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")

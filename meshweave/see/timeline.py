@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -22,36 +22,66 @@ KINDS = ("kernel", "copy", "collective", "wait")
 
 @dataclass(frozen=True)
 class Bar:
-    """Hold a slice of a row. kind: one of KINDS. start, end: in microseconds. where: its place, in the user's words."""
+    """Hold a slice of a row.
+
+    kind: one of KINDS. start, end: in microseconds. where: its place, in the user's words. aside: beside others.
+    """
 
     kind: str
     name: str
     start: float
     end: float
     where: str = ""
+    aside: bool = False
 
 
 def predicted(report: Report) -> list[Bar]:
     """Return what a rank does in the planner's model of costs, one op after the other; all ranks do alike.
 
-    The ops of a region of hints come slice by slice, as the region runs them.
+    The ops of a region of hints come slice by slice, as the region runs them. Collectives that run ahead are beside the
+    ops of the next slice; a rank waits for them where it has nothing else to do.
     """
     bars: list[Bar] = []
-    at = 0.0
-    for row, part in in_slices(in_order(report.ops), report.regions):
+    at = beside = 0.0
+    ready: dict[
+        tuple[int, int], float
+    ] = {}  # of a slice of a region, when what it receives is there
+    ahead = _running_ahead(report)
+    for row, part in in_slices(in_order(report.ops), report.regions, ahead):
         if len(bars) >= MOST_BARS:
-            return bars
+            break
         took = WORK * row.work * SHARED_MEMORY.link.beta * 1e6
         if row.reason is not None:
             took = report.reasons[row.reason].microseconds
         took *= row.rounds / part.count
+        kind = "kernel" if row.reason is None else "collective"
+        often = f", {row.rounds} rounds" if row.rounds > 1 else ""
+        name = f"{row.op} {row.tensor}{often}{part}"
+        where = f"{row.layer or row.code} {os.path.basename(row.where)}".strip()
+        here = row.region, part.number
+        if row.region in ahead and row.reason is not None:
+            began = max(at, beside)
+            ready[here] = beside = began + took
+            bars.append(Bar(kind, name, began, beside, where, aside=True))
+            continue
+        until = ready.pop(here, 0.0) if row.region in ahead else max(ready.values(), default=0.0)
+        if until > at:
+            bars.append(Bar("wait", "wait for what runs beside", at, until))
+            at = until
         if took:
-            kind = "kernel" if row.reason is None else "collective"
-            often = f", {row.rounds} rounds" if row.rounds > 1 else ""
-            where = f"{row.layer or row.code} {os.path.basename(row.where)}".strip()
-            bars.append(Bar(kind, f"{row.op} {row.tensor}{often}{part}", at, at + took, where))
+            bars.append(Bar(kind, name, at, at + took, where))
         at += took
     return bars
+
+
+def _running_ahead(report: Report) -> frozenset[int]:
+    """Return the regions whose collectives run ahead, beside the ops of the next slice."""
+    places = {
+        row.location
+        for row in report.ledger
+        if row.hint.startswith("overlap=") and row.outcome == "honoured"
+    }
+    return frozenset(row.region for row in report.ops if row.region >= 0 and row.where in places)
 
 
 @dataclass(frozen=True)
@@ -66,11 +96,12 @@ class SlicePart:
 
 
 def in_slices(
-    ops: Iterable[OpRow], regions: Sequence[RegionRow]
+    ops: Iterable[OpRow], regions: Sequence[RegionRow], ahead: Container[int] = ()
 ) -> Iterator[tuple[OpRow, SlicePart]]:
     """Yield ops with the slice that runs: depth first all ops of a slice, breadth first all slices of an op.
 
-    ops: in the order in which they stand.
+    ops: in the order in which they stand. ahead: regions in which a slice begins before the one before goes on behind
+    its last collective.
     """
     for rows in _runs(ops):
         settled = regions[rows[0].region] if 0 <= rows[0].region < len(regions) else None
@@ -79,6 +110,13 @@ def in_slices(
             yield from ((row, SlicePart()) for row in rows)
         elif settled.order == "bfs":
             yield from ((row, part) for row in rows for part in parts)
+        elif rows[0].region in ahead:
+            behind = 1 + max(
+                (k for k, row in enumerate(rows) if row.reason is not None), default=-1
+            )
+            for part, before in zip([*parts, None], [None, *parts]):
+                yield from ((row, part) for row in rows[:behind] if part is not None)
+                yield from ((row, before) for row in rows[behind:] if before is not None)
         else:
             yield from ((row, part) for part in parts for row in rows)
 
@@ -133,10 +171,14 @@ def draw(planned: Sequence[Bar], rows: Mapping[str, Sequence[Bar]]) -> str:
     parts: list[str] = []
     top = 14
     if planned:
-        parts.append(_axis(top, planned[-1].end, "predicted"))
-        parts += _row("every rank", planned, planned[-1].end, top + 6)
+        end = end_of(planned)
+        parts.append(_axis(top, end, "predicted"))
+        parts += _row("every rank", [bar for bar in planned if not bar.aside], end, top + 6)
+        if aside := [bar for bar in planned if bar.aside]:
+            top += _ROW + 4
+            parts += _row("beside", aside, end, top + 6)
         top += _ROW + 30
-    end = max((bar.end for bars in rows.values() for bar in bars), default=0.0)
+    end = end_of([bar for bars in rows.values() for bar in bars])
     if rows:
         parts.append(_axis(top, end, "measured, the last call"))
         for number, (name, bars) in enumerate(rows.items()):
@@ -146,6 +188,11 @@ def draw(planned: Sequence[Bar], rows: Mapping[str, Sequence[Bar]]) -> str:
         f'<div class="scroll"><svg viewBox="0 0 {_WIDTH + _LEFT} {top + 10}" width="{_WIDTH + _LEFT}" role="img" '
         f'aria-label="what each rank does over time">{"".join(parts)}</svg></div>'
     )
+
+
+def end_of(bars: Iterable[Bar]) -> float:
+    """Return when the last of some bars ends."""
+    return max((bar.end for bar in bars), default=0.0)
 
 
 def _axis(top: int, end: float, name: str) -> str:
@@ -162,7 +209,7 @@ def _row(name: str, bars: Sequence[Bar], end: float, top: float) -> list[str]:
     for bar in bars:
         kind = bar.kind if bar.kind in KINDS else "other"
         width = max((bar.end - bar.start) * scale, 0.4)
-        low = _ROW / 2 if kind == "wait" else 0.0  # a wait lies within its collective
+        low = _ROW / 2 if kind == "wait" else 0.0  # a wait may lie within its collective
         what = f"{bar.name}, {bar.where}" if bar.where else bar.name
         said = escape(f"{what}: {bar.end - bar.start:,.2f} us from {bar.start:,.2f} us on")
         parts.append(

@@ -21,7 +21,7 @@ from meshweave.report import OpRow, RegionRow, Report
 from meshweave.see.folding import repeats, starts
 from meshweave.see.page import Page
 from meshweave.see.tiles import held
-from meshweave.see.timeline import in_slices, predicted
+from meshweave.see.timeline import end_of, in_slices, predicted
 
 VOID = {"meta", "input", "br", "path", "rect", "use", "link"}
 X, W = np.ones((8, 16), np.float32), np.ones((16, 16), np.float32)
@@ -281,6 +281,33 @@ def test_ops_of_a_loop_take_its_rounds() -> None:
         replace(page.report, ops=tuple(replace(o, rounds=1) for o in page.report.ops))
     )
     assert bar.name == "exp 8x8xf32, 4 rounds" and bar.end == pytest.approx(4 * once.end)
+
+
+def test_collectives_that_run_ahead_are_beside_the_ops_of_the_next_slice() -> None:
+    @mw.jit(mesh="x=2", in_layouts=("[_, x]", "[x, _]"), out_layouts="[_, _]", engine="mpi")
+    def f(a: mw.Array, w: mw.Array) -> mw.Array:
+        with mw.hint(slice="t=4", overlap="auto"):
+            return mw.tanh(a @ w)
+
+    x = np.ones((512, 512), np.float32)
+    report = f.lower(x, x).report()
+    bars = predicted(report)
+    aside = [bar for bar in bars if bar.aside]
+    work = [bar for bar in bars if not bar.aside and bar.kind == "kernel"]
+    assert [bar.kind for bar in aside] == ["collective"] * 4 and len(work) == 8
+    for number, moved in enumerate(aside):
+        product, tanh = (
+            next(b for b in work if word in b.name and f"slice {number + 1} " in b.name)
+            for word in ("product", "elementwise")
+        )
+        assert product.end <= moved.start and moved.end <= tanh.start
+        over = [b.name for b in work if b.start < moved.end and b.end > moved.start]
+        assert number == 3 or any(
+            f"product 512x512xf32, slice {number + 2} " in each for each in over
+        )
+    plain = predicted(replace(report, ledger=()))
+    assert not any(bar.aside for bar in plain) and end_of(bars) < end_of(plain)
+    assert ">beside</text>" in Page("f", mw.Mesh(x=2), "mpi", report).html
 
 
 def test_slices_of_regions_are_not_mixed() -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 import meshweave as mw
 from meshweave.errors import LayoutError, UsageError
 from meshweave.layout import Layout, Mesh
-from meshweave.layout.picture import COLOURS, html, picture_of
+from meshweave.layout.picture import COLOURS, html, ink, picture_of
 from meshweave.tools.picture import picture
 
 
@@ -174,3 +174,14 @@ def test_notebooks_get_no_html_from_names() -> None:
 def test_what_cannot_be_shown_is_refused(what: Any, shape: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         mw.show(what, shape=shape, mesh="x=2")
+
+
+def test_text_on_every_colour_is_told_apart() -> None:
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for colour in COLOURS:
+        low, high = sorted((light(colour), light(f"#{2 * ink(colour)[1:]}")))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, colour  # of the WCAG's level AA
