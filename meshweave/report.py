@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from typing import Any
 
 from meshweave.certificate import UNCHECKED, Certificate
@@ -381,28 +381,31 @@ class Report:
             **launches,
         }
 
+    @cached_property
+    def _by_place(self) -> dict[str, OpRow]:
+        """Hold for each place the op that does most there."""
+        return {row.where: row for row in sorted(self.ops, key=lambda row: row.work)}
+
     def named(self, op: str, where: str) -> str:
         """Return what users call an op of MLIR at a place; its own name where the ops are not known."""
-        rows = [row for row in self.ops if row.where == where]
-        row = max(rows, key=lambda row: row.work, default=None)
+        row = self._by_place.get(where)
         if row is None:
             return op
         return f"the start of {row.named}" if op == "linalg.fill" else row.named
 
     def tables(self) -> list[Any]:
         """Return a table for `rich` to print for each kind of row that exists."""
-        named = cache(self.named)
         regions = []
         for r in self.regions:
             size = human_bytes(r.intermediate_bytes)
             regions.append((r.name, r.where, f"{r.slices}", r.order, f"{r.width}", size))
         ledger = [
-            (r.hint, _times(named(r.op, r.location), n), r.location, r.outcome, r.reason)
+            (r.hint, _times(self.named(r.op, r.location), n), r.location, r.outcome, r.reason)
             for r, n in Counter(self.ledger).items()
         ]
         kernels = [
             (
-                _times(named(k.op, k.where), n),
+                _times(self.named(k.op, k.where), n),
                 k.where,
                 k.kernel,
                 k.why.removeprefix(f"{k.kernel} is "),

@@ -23,7 +23,7 @@ class Repeat(NamedTuple):
         return self.start + self.period * self.times
 
 
-def repeats(keys: Sequence[Hashable], begins: Container[int] = ()) -> list[Repeat]:
+def repeats(rows: Sequence[Hashable], begins: Container[int] = ()) -> list[Repeat]:
     """Return rows in runs: those that come several times, by the run that folds most, and each other row by itself.
 
     begins: rows where something begins, as a layer does; a run begins there if it comes several times from there on.
@@ -31,6 +31,8 @@ def repeats(keys: Sequence[Hashable], begins: Container[int] = ()) -> list[Repea
     >>> [tuple(each) for each in repeats("abcdcdcde")]
     [(0, 1, 1), (1, 1, 1), (2, 2, 3), (8, 1, 1)]
     """
+    numbers: dict[Hashable, int] = {}
+    keys = [numbers.setdefault(row, len(numbers)) for row in rows]  # quick to compare
     found, at = list[Repeat](), 0
     while at < len(keys):
         best = Repeat(at, 1, 1)
@@ -51,7 +53,7 @@ def repeats(keys: Sequence[Hashable], begins: Container[int] = ()) -> list[Repea
     return found
 
 
-def _count(keys: Sequence[Hashable], at: int, period: int) -> int:
+def _count(keys: Sequence[int], at: int, period: int) -> int:
     """Count how often the rows from `at` on come."""
     same = 0
     while at + same + period < len(keys) and keys[at + same] == keys[at + same + period]:

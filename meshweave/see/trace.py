@@ -25,6 +25,7 @@ from meshweave.runtime.forks import new_lock
 from meshweave.runtime.memory import Values
 from meshweave.runtime.tracing import DeviceRecord, Marks, Slice
 from meshweave.runtime.watched import WATCHERS, Watched, WatchesDevices, WritesMarks
+from meshweave.see.account import source_line
 from meshweave.see.exports import xspace
 
 Spans = np.ndarray[Any, Any]
@@ -128,6 +129,8 @@ def _event(each: Slice, track: int) -> dict[str, Any]:
     said: dict[str, Any] = {"call": each.call}
     if each.where:
         said["where"] = each.where
+    if code := source_line(each.where):
+        said["code"] = code
     if each.kind == "collective":
         said["bytes"] = each.nbytes
     if each.waits_for is not None:

@@ -189,6 +189,7 @@ def test_the_file_has_a_track_for_each_rank(tmp_path: Path, layer: mw.Program) -
     assert len(complete) == len(t.slices) and {e["tid"] for e in complete} == set(range(4))
     assert all(e["dur"] >= 0 and e["ts"] >= 0 and e["pid"] == 0 for e in complete)
     assert all(e["args"]["bytes"] > 0 for e in complete if e["cat"] == "collective")
+    assert all("x @ w" in e["args"]["code"] for e in complete if e["name"] == "matrix product")
 
 
 def test_a_program_in_a_file_and_its_bundle_are_traced(tmp_path: Path) -> None:
