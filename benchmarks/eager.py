@@ -28,6 +28,11 @@ def _softmax(xp: Any, a: Any, _: Any) -> Any:
     return e / xp.sum(e)
 
 
+def _rows(xp: Any, a: Any, _: Any) -> Any:
+    e = xp.exp(a - xp.max(a, axis=1, keepdims=True))
+    return e / xp.sum(e, axis=1, keepdims=True)
+
+
 def _standardised(xp: Any, a: Any, _: Any) -> Any:
     d = a - xp.mean(a)
     return d / xp.sqrt(xp.mean(d * d))
@@ -54,7 +59,10 @@ CHAINS: dict[str, Chain] = {
     "tanh(a * b + a)": lambda xp, a, b: xp.tanh(a * b + a),
     "a * a + b * b - 2.0 * a * b": lambda xp, a, b: a * a + b * b - 2.0 * a * b,
     "softmax by hand": _softmax,
+    "softmax of rows by hand": _rows,
     "standardised": _standardised,
+    "(a + 1) / 2 - b**2": lambda xp, a, b: (a + 1) / 2 - b**2,
+    "argmax(concat([a, b]), axis=0)": lambda xp, a, b: xp.argmax(xp.concat([a, b]), axis=0),
     "maximum(a @ b + a, 0.0)": lambda xp, a, b: xp.maximum(a @ b + a, 0.0),
     "a - 0.5 * (b.T @ (b @ a - a))": _step,
     "where(a > b, a - b, b * 2.0)": lambda xp, a, b: xp.where(a > b, a - b, b * 2.0),

@@ -320,7 +320,8 @@ class DirectCall:
     Then the code: its address, that of its table, and of the entry there of the first argument. A loop of a function of
     NumPy's: the address of the entry of the result, the number of elements, and addresses of its steps and its data. A
     step: the address of the buffer of its result, and the bytes of that; a loop has 0 there. For each of MOST
-    arguments: its form, an Array or a float taken as f32 or as f64, and room for the bits of a float.
+    arguments: its form, an Array, a float taken as f32 or as f64, also one of an integer of Python's (OF_AN_INTEGER is
+    added), or an integer in bounds, which come last, and room for the bits of a number.
 
     Of a function of NumPy's that moves or chooses elements, instead of all that: it, 0 for indexing, the dict of kinds
     by their shapes, the name "shape", the type of NumPy's arrays, the addresses of what copies one, and makes one of a
@@ -358,11 +359,15 @@ class DirectCall:
     COPY = 272
     OF_SCALAR = 280
     ITEMSIZE = 288
-    BYTES = 296
+    LOWEST = 296
+    HIGHEST = 304
+    BYTES = 312
     MOST = 4
     AN_ARRAY = 0
-    AN_F32 = 1
-    AN_F64 = 2
+    F32 = 1
+    F64 = 2
+    AN_INTEGER = 3
+    OF_AN_INTEGER = 4
 
 
 # Exchanges.

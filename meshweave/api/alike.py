@@ -16,14 +16,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshweave.frontends.python.dtypes import DTYPES, limits
 from meshweave.frontends.python.program import TracedProgram
 from meshweave.frontends.python.tree import LEAF
 from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array
 from meshweave.runtime.arrays.kind import Kind, kind_of
-from meshweave.runtime.local.direct import DirectCalls
+from meshweave.runtime.local.direct import DirectCalls, NumberForm
 
 LIMIT = 1 << 14  # bytes of all shards, above which compiled code is at least as quick
+MOVED = 1 << 15  # the same for functions that move elements
 _FLOATS, _INTEGERS = ("f32", "f64"), ("i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "ui64")
 _NUMBERS = (*_FLOATS, *_INTEGERS)
 _WHOLE = (*_NUMBERS, "i1")
@@ -99,14 +101,17 @@ class _Quiet(threading.local):
         self.run = context.run
 
 
-_QUIET = _Quiet()
+QUIET = _Quiet()
 
 
 class Alike(NamedTuple):
-    """Hold what computes a function on Arrays that lie alike, and what does so where it is called often, or None."""
+    """Hold what computes a function on Arrays that lie alike, and what does so where it is called often, or None.
 
-    run: Callable[..., Any]
-    direct: Callable[[DirectCalls], Callable[..., Any] | None]
+    run: None where only calls that are made often are computed so.
+    """
+
+    run: Callable[..., Any] | None
+    direct: Callable[[DirectCalls, Callable[..., Any]], Callable[..., Any] | None]
 
 
 def alike(name: str, leaves: Sequence[Any]) -> Alike | None:
@@ -121,14 +126,26 @@ def alike(name: str, leaves: Sequence[Any]) -> Alike | None:
         return None
     if kind.layout.partial or _nbytes(kind) > LIMIT:
         return None
-    if not all(type(v) is Array or _fits(v, kind.element) for v in leaves):
+    forms = [None if type(v) is Array else _form(v, kind.element) for v in leaves]
+    if any(form is None and type(v) is not Array for v, form in zip(leaves, forms)):
         return None
     result = kind_of(kind.mesh, kind.layout, kind.shape, "i1", kind.rank) if compares else kind
-    run = _run(ufunc, result, [type(v) is Array for v in leaves])
+    run = None
+    if all(type(v) in (Array, float) for v in leaves):
+        run = _run(ufunc, result, [type(v) is Array for v in leaves])
     if kind.mesh.nranks > 1 or not kind.is_plain:
-        return _as_it_is(run)
-    forms = ["" if type(v) is Array else kind.element for v in leaves]
-    return Alike(run, lambda how: how.of_loop(ufunc, kind.dtype, forms, result, run))
+        return None if run is None else _as_it_is(run)
+    return Alike(run, lambda how, slow: how.of_loop(ufunc, kind.dtype, forms, result, slow))
+
+
+def _form(value: object, element: str) -> NumberForm | None:
+    """Return how a Python number beside these elements is taken in their dtype; None where that is not for sure."""
+    if element in _FLOATS and type(value) in (float, int):
+        return NumberForm(element, type(value))
+    if element in _INTEGERS and type(value) is int and element != "ui64":
+        low, high = limits(DTYPES[element])
+        return NumberForm(element, int, (int(low), int(high)))
+    return None
 
 
 def whole(
@@ -147,7 +164,7 @@ def whole(
     (result,) = program.results
     element, shape = result.dtype.name, tuple(result.shape)
     kind = kind_of(_ONE_RANK, Layout.replicated(len(shape)), shape, element)
-    if element not in _WHOLE or _nbytes(kind) > LIMIT:
+    if element not in _WHOLE or _nbytes(kind) > MOVED:
         return None
     dtype = kind.dtype
     if name in _FILLED:
@@ -156,7 +173,10 @@ def whole(
     if name == "astype":
         if not (leaves and _converts(leaves[0].dtype, dtype)):
             return None
-        return _as_it_is(lambda v: made(kind, (_QUIET.run((v._held or v.held)[0].astype, dtype),)))
+        return Alike(
+            lambda v: made(kind, (QUIET.run((v._held or v.held)[0].astype, dtype),)),
+            lambda how, slow: how.of_move(lambda v: QUIET.run(v.astype, dtype), kind, slow),
+        )
     move = _MOVES[name]
 
     def run(*values: Any) -> Any:
@@ -170,15 +190,23 @@ def whole(
         return None
     args, kwargs = arguments([_LEAF] * len(leaves))
     if args == (_LEAF,) * len(leaves) and not kwargs:
-        return Alike(run, lambda how: how.of_move(move, kind, run))
-    if args[:1] != (_LEAF,) or len(leaves) > 1:
-        return _as_it_is(run)
+        return Alike(run, lambda how, slow: how.of_move(move, kind, slow))
     rest = args[1:]
-    return _as_it_is(lambda v: made(kind, (move((v._held or v.held)[0], *rest, **kwargs).copy(),)))
+    moved: Callable[..., Any]
+    if args[:1] == (_LEAF,) and len(leaves) == 1:
+        moved = lambda shard: move(shard, *rest, **kwargs)  # noqa: E731
+    elif args[:1] in (([_LEAF] * len(leaves),), ((_LEAF,) * len(leaves),)):
+        moved = lambda *shards: move(shards, *rest, **kwargs)  # noqa: E731
+    else:
+        return _as_it_is(run)
+    return Alike(
+        lambda *values: made(kind, (moved(*[(v._held or v.held)[0] for v in values]).copy(),)),
+        lambda how, slow: how.of_move(moved, kind, slow),
+    )
 
 
 def _as_it_is(run: Callable[..., Any]) -> Alike:
-    return Alike(run, lambda _: run)
+    return Alike(run, lambda _, slow: slow)
 
 
 _LEAF = object()
@@ -212,28 +240,23 @@ def _nbytes(kind: Kind) -> int:
     return local * kind.mesh.nranks * kind.dtype.itemsize
 
 
-def _fits(value: object, element: str) -> bool:
-    """Tell whether a Python number beside these elements has their dtype, whatever its value."""
-    return type(value) is float and element in _FLOATS
-
-
 def _run(ufunc: np.ufunc, kind: Kind, sharded: Sequence[bool]) -> Callable[..., Any]:
     if kind.mesh.nranks > 1 or not kind.shape:
         return _on_each(ufunc, kind, sharded)
     if sharded == [True, True]:
         return _of_two(ufunc, kind)
     if sharded == [True, False]:
-        return lambda a, b: made(kind, (_QUIET.run(ufunc, (a._held or a.held)[0], b),))
+        return lambda a, b: made(kind, (QUIET.run(ufunc, (a._held or a.held)[0], b),))
     if sharded == [False, True]:
-        return lambda a, b: made(kind, (_QUIET.run(ufunc, a, (b._held or b.held)[0]),))
-    return lambda a: made(kind, (_QUIET.run(ufunc, (a._held or a.held)[0]),))
+        return lambda a, b: made(kind, (QUIET.run(ufunc, a, (b._held or b.held)[0]),))
+    return lambda a: made(kind, (QUIET.run(ufunc, (a._held or a.held)[0]),))
 
 
 def _of_two(ufunc: np.ufunc, kind: Kind) -> Callable[..., Any]:
     def run(a: Array, b: Array) -> Array:
         array = _NEW(Array)  # as `made` does, in a tenth of a microsecond less
         array._held, array.kind, array._alone = (
-            (_QUIET.run(ufunc, (a._held or a.held)[0], (b._held or b.held)[0]),),
+            (QUIET.run(ufunc, (a._held or a.held)[0], (b._held or b.held)[0]),),
             kind,
             True,
         )
@@ -248,7 +271,7 @@ def _on_each(ufunc: np.ufunc, kind: Kind, sharded: Sequence[bool]) -> Callable[.
 
     def run(*values: Any) -> Any:
         rows = [[v.here[k] if local else v for v, local in zip(values, sharded)] for k in parts]
-        return made(kind, tuple([np.asarray(_QUIET.run(ufunc, *row)) for row in rows]))
+        return made(kind, tuple([np.asarray(QUIET.run(ufunc, *row)) for row in rows]))
 
     return run
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from meshweave.abi import DirectCall
 from meshweave.api.alike import LIMIT, alike, is_small, made, whole
 from meshweave.api.callables.often import Run, called_often
 from meshweave.api.callables.told import tell
@@ -23,7 +24,7 @@ from meshweave.bundle import OF_A_BYTE
 from meshweave.errors import UsageError
 from meshweave.frontends.python import tree
 from meshweave.frontends.python.builder import STATE
-from meshweave.frontends.python.dtypes import CHOSEN, DTYPES, float32
+from meshweave.frontends.python.dtypes import CHOSEN, DTYPES, DType, float32, limits
 from meshweave.frontends.python.program import ArgumentSpec, trace_program
 from meshweave.frontends.python.scopes import OPEN
 from meshweave.frontends.python.tracer import Tracer, apart
@@ -31,7 +32,7 @@ from meshweave.layout import Layout, Mesh
 from meshweave.runtime.arrays.array import Array, copied
 from meshweave.runtime.arrays.kind import Kind, kind_of
 from meshweave.runtime.forks import new_lock
-from meshweave.runtime.local.direct import DirectCalls
+from meshweave.runtime.local.direct import DirectCalls, NumberForm
 from meshweave.runtime.local.engine import LocalExecutable
 from meshweave.runtime.local.small import SmallCall
 from meshweave.runtime.watched import WATCHERS
@@ -41,7 +42,7 @@ _ELEMENTS = {d.numpy: name for name, d in DTYPES.items() if name not in ("bf16",
 KEPT, KEPT_APART = 2048, 64  # programs kept loaded: of one rank, and of several, which have threads
 _NUMBERS = frozenset({bool, int, float, complex})
 
-DirectRun = Callable[[DirectCalls], Run | None]
+DirectRun = Callable[[DirectCalls, Run], Run | None]
 
 
 class _Kept:
@@ -73,6 +74,7 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     narrow: dict[Any, Run] = {}  # programs, by the default floating dtype
     wide: dict[Any, Run] = {}
     direct: dict[Any, Run] = {}
+    said: dict[Any, Run] = {}  # the same for calls with axes and so on
 
     def computed(*args: Any, **kwargs: Any) -> Any:
         """Compute a call of any kind."""
@@ -95,45 +97,73 @@ def eager(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             if any(a is not b for a, b in zip(own, args)):
                 return call(*own)
         asked = Call(function, name, takes, args, kwargs, leaves)
-        made = asked.run(key, programs, direct)
+        made = asked.run(key, programs, direct, said)
         if name == "reshape" and is_small(args[0]) and len(args) == 2 and not (kwargs or OPEN):
             again, of = partial(_reshaped, computed), args[0].kind
-            later = partial(_as_reshape, of, again)
-            quick(name, direct, (of, type(args[1])), again, later)
+            quick(name, direct, (of, type(args[1])), again, partial(_as_reshape, of))
         return made
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not (OPEN or WATCHERS.newest or kwargs):
-            if len(args) == 1:
-                (a,) = args
-                found = direct.get(a.kind if type(a) is Array else type(a))
-            elif len(args) == 2:
-                a, b = args
-                found = direct.get(
-                    (
-                        a.kind if type(a) is Array else type(a),
-                        b.kind if type(b) is Array else type(b),
+        if not (OPEN or WATCHERS.newest):
+            if not kwargs:
+                if len(args) == 1:
+                    (a,) = args
+                    found = direct.get(a.kind if type(a) is Array else type(a))
+                elif len(args) == 2:
+                    a, b = args
+                    found = direct.get(
+                        (
+                            a.kind if type(a) is Array else type(a),
+                            b.kind if type(b) is Array else type(b),
+                        )
                     )
-                )
-            elif len(args) == 3:
-                a, b, c = args
-                found = direct.get(
-                    (
-                        a.kind if type(a) is Array else type(a),
-                        b.kind if type(b) is Array else type(b),
-                        c.kind if type(c) is Array else type(c),
+                elif len(args) == 3:
+                    a, b, c = args
+                    found = direct.get(
+                        (
+                            a.kind if type(a) is Array else type(a),
+                            b.kind if type(b) is Array else type(b),
+                            c.kind if type(c) is Array else type(c),
+                        )
                     )
-                )
-            else:
-                found = None
-            if found is not None:
-                return found(*args)
+                else:
+                    found = None
+                if found is not None:
+                    return found(*args)
+            if said:
+                key, leaves = _said(args, kwargs)
+                try:
+                    found = said.get(key)
+                except TypeError:  # what has no hash
+                    found = None
+                if found is not None:
+                    return found(*leaves)
         return computed(*args, **kwargs)
 
     call.__module__, call.__qualname__, call.__name__ = "meshweave", name, name.rpartition(".")[2]
     call.__dict__.update(direct=direct, open=OPEN, computed=computed)
     return call
+
+
+_SAID = frozenset({int, bool, str, type(None), DType, type})
+"""Types of what is said beside Arrays, such as axes and dtypes; tuples of integers are told apart too."""
+
+
+def _said(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Hashable, Sequence[Any]]:
+    """Return a key of a call of Arrays, one or a list of them, with other arguments behind them; and the Arrays."""
+    first: Sequence[Any] = args[:1]
+    if not first:
+        return None, ()
+    (one,) = first
+    if type(one) is list or type(one) is tuple:
+        first = one
+    key: tuple[Any, ...] = tuple([v.kind if type(v) is Array else None for v in first])
+    if len(args) > 1:
+        key += (len(args), *args[1:], *map(type, args[1:]))
+    if kwargs:
+        key += (*kwargs.items(), *map(type, kwargs.values()))
+    return (type(one), key), (() if None in key[: len(first)] else first)
 
 
 def _reshaped(computed: Run, value: Array, sizes: Any) -> Any:
@@ -143,7 +173,7 @@ def _reshaped(computed: Run, value: Array, sizes: Any) -> Any:
     return made
 
 
-def _as_reshape(kind: Kind, slow: Run, how: DirectCalls) -> Run:
+def _as_reshape(kind: Kind, how: DirectCalls, slow: Run) -> Run:
     return how.of_move(np.ndarray.reshape, kind, slow)
 
 
@@ -157,7 +187,7 @@ def quick(name: str, direct: dict[Any, Run], key: Any, run: Run, later: DirectRu
         if key in direct:  # not forgotten meanwhile
             direct[key] = made
 
-    direct[key] = called_often(run, later, put)
+    direct[key] = called_often(run, lambda how: later(how, run), put)
     _ALONE.add((name, "direct"), key, direct)
 
 
@@ -277,10 +307,16 @@ class Call:
         }
         return args, kwargs
 
-    def run(self, key: Hashable, programs: dict[Any, Run], direct: dict[Any, Run]) -> Any:
+    def run(
+        self,
+        key: Hashable,
+        programs: dict[Any, Run],
+        direct: dict[Any, Run],
+        said: dict[Any, Run],
+    ) -> Any:
         """Compute, and keep what does under a key, and under that of quick calls where all arguments are leaves.
 
-        direct: where NumPy's functions are kept besides.
+        direct, said: where what is called often is kept besides, by the kinds of leaves alone and by other arguments.
         """
         if any(isinstance(v, Tracer) for v in tree.flatten((self._args, self._kwargs))[0]):
             return self._function(*self._args, **self._kwargs)  # it says that their trace has ended
@@ -292,10 +328,22 @@ class Call:
             keys.append(kinds)
             if later is not None and not OPEN:
                 quick(self._name, direct, kinds[0] if len(kinds) == 1 else kinds, run, later)
+        elif later is not None and not (OPEN or several) and self._is_said():
+            quick(self._name, said, _said(self._args, self._kwargs)[0], run, later)
         for one in keys:
             programs[one] = run
             kept.add((self._name, CHOSEN.floating), one, programs)
         return run(*self._leaves)
+
+    def _is_said(self) -> bool:
+        """Tell whether `_said` describes the call: Arrays come first, all else is told apart by type and value."""
+        leaves = _said(self._args, self._kwargs)[1]
+        if not leaves or [*map(id, leaves)] != [*map(id, self._leaves)]:
+            return False
+        rest = [*self._kwargs.values(), *self._args[1:]]
+        return all(
+            type(v) in _SAID or (type(v) is tuple and {int} >= {*map(type, v)}) for v in rest
+        )
 
     def _is_quick(self) -> bool:
         """Tell whether Arrays and numbers by place are all that the program depends on."""
@@ -310,7 +358,7 @@ class Call:
         """
         alone = self._is_quick()
         by_numpy = alike(self._name, self._leaves) if alone else None
-        if by_numpy is not None:
+        if by_numpy is not None and by_numpy.run is not None:
             return by_numpy.run, False, by_numpy.direct
         mesh = self._mesh()
         specs = [self._spec(number, value, mesh) for number, value in enumerate(self._leaves)]
@@ -326,7 +374,7 @@ class Call:
         )
         if mesh == ONE_RANK:
             moved = whole(self._name, self._leaves, self._arguments, program)
-            if moved is not None:
+            if moved is not None and moved.run is not None:
                 return moved.run, False, moved.direct
         names = [f"argument {number}" for number in range(len(specs))]
         lowered = Lowered(self._name, program, program.specs, names, mesh, "local", STATE.kernels)
@@ -334,7 +382,8 @@ class Call:
         kinds = ", ".join(map(str, specs))
         tell(f"mw.{self._name}({kinds})", compiled, "")
         run = runner(compiled, self._leaves)
-        return run, mesh.nranks > 1, partial(_direct, compiled, run)
+        later = partial(_direct, compiled) if by_numpy is None else by_numpy.direct
+        return run, mesh.nranks > 1, later
 
     def _spec(self, number: int, value: Any, mesh: Mesh) -> ArgumentSpec:
         spec = leaf_spec(value, str(number))
@@ -414,17 +463,29 @@ def _small(
     return run_whole
 
 
-def _direct(compiled: Compiled, run: Run, how: DirectCalls) -> Run | None:
-    """Return a builtin function that calls a program on small Arrays of one rank, and floats; None where none does."""
+def _direct(compiled: Compiled, how: DirectCalls, run: Run) -> Run | None:
+    """Return a builtin function that calls a program on small Arrays of one rank, and numbers; None where none does."""
     executable, specs = compiled.program.executable, compiled.lowered.specs
-    if not (isinstance(executable, LocalExecutable) and SmallCall.applies(executable)):
+    if not isinstance(executable, LocalExecutable) or executable.mesh.nranks > 1:
         return None
-    forms = [spec.dtype.name if spec.weak else "" for spec in specs]
-    if compiled.captured or not compiled.whole or not set(forms) <= {"", "f32", "f64"}:
+    if compiled.captured or not compiled.whole or len(specs) > DirectCall.MOST:
         return None
-    if any(spec.narrow is not None for spec in specs):
+    forms = [_form(spec) if spec.weak else None for spec in specs]
+    if any(spec.weak and form is None for spec, form in zip(specs, forms)):
+        return None
+    if len({form.bounds for form in forms if form is not None and form.given is int}) > 1:
         return None
     return how.of_step(executable, forms, compiled.result_kinds()[0], run)
+
+
+def _form(spec: ArgumentSpec) -> NumberForm | None:
+    """Return how a program takes a number of Python's; None where no builtin function can give it one."""
+    if spec.dtype.name in ("f32", "f64"):
+        return NumberForm(spec.dtype.name, float)
+    if spec.dtype.name == "i64":
+        low, high = limits(spec.narrow or spec.dtype)
+        return NumberForm("i64", int, (int(low), int(high)))
+    return None
 
 
 def _fast(compiled: Compiled, numbers: Sequence[tuple[int, ArgumentSpec]]) -> Run:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshweave.api.alike import made
+from meshweave.api.alike import QUIET, made
 from meshweave.api.eager import eager, quick
 from meshweave.api.outside import whole
 from meshweave.api.redistribution import redistribute
@@ -43,13 +43,8 @@ def getitem(array: Array, key: Any) -> Any:
     kind = array.kind
     if kind.is_plain:
         if kind not in _DIRECT:
-            quick(
-                "getitem",
-                _DIRECT,
-                kind,
-                _of_plain,
-                lambda how: how.of_move(None, kind, _of_plain),
-            )
+            later = lambda how, slow: how.of_move(None, kind, slow)  # noqa: E731
+            quick("getitem", _DIRECT, kind, _of_plain, later)
         return _of_plain(array, key)
     keys = _keys(key)
     np.broadcast_to(np.int8(0), array.shape)[keys]  # raises IndexError
@@ -131,6 +126,12 @@ def setitem(array: Array, key: Any, value: Any) -> None:
         raise UsageError(
             "x[...] = y: an Array from outside does not change in a traced function: give it in"
         )
+    plain = array.kind.is_plain
+    if plain and type(value) is float and _is_basic(key) and array.kind.element in ("f32", "f64"):
+        own = array.in_place()
+        if own is not None:
+            QUIET.run(own.__setitem__, key, value)
+            return
     given = key if isinstance(key, tuple) else (key,)
     if array.kind.rank is not None and (_is_apart(value) or not all(map(_is_place, given))):
         found = _by_update(array, given, value, "set")
@@ -138,10 +139,12 @@ def setitem(array: Array, key: Any, value: Any) -> None:
         return
     keys = _keys(key)
     taken = _taken(array, value)
-    if array.kind.is_plain:
-        shard = array.held[0].copy()
+    if plain:
+        own = array.in_place()
+        shard = array.held[0].copy() if own is None else own
         shard[keys] = narrow(taken, array.dtype_name) if array.dtype_name == "bf16" else taken
-        array.become(made(array.kind, (shard,)))
+        if own is None:
+            array.become(made(array.kind, (shard,)))
         return
     if array.kind.rank is not None:
         index = np.frombuffer(repr(keys).encode(), np.uint8)

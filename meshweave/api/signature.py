@@ -30,7 +30,9 @@ def leaf_spec(value: object, path: str) -> ArgumentSpec:
         kind = weak_kind(value) or "f"
         dtype = complex128 if kind == "c" else promoted([], [kind])  # no digit is lost beside it
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise UsageError(f"argument {path}: {value:.10e} is no {dtype!r}", where())
+            many = f"an integer of {value.bit_length()} bits"
+            said = f"{value:.10e}" if abs(value) < 1 << 1000 else many
+            raise UsageError(f"argument {path}: {said} is no {dtype!r}", where())
         return ArgumentSpec((), dtype, weak=True)
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise UsageError(
@@ -54,7 +56,8 @@ def check_fits(value: float, spec: ArgumentSpec, path: str) -> None:
     low, high = limits(spec.narrow)
     if not low <= value <= high:
         raise UsageError(
-            f"argument {path}: {value} is no {spec.narrow!r}, the type of what it meets", where()
+            f"argument {path.removeprefix('argument ')}: {value} is no {spec.narrow!r}, the type of what it meets",
+            where(),
         )
 
 

@@ -211,6 +211,69 @@ def test_nothing_is_kept_and_nothing_freed_too_often():
         assert before == after
 
 
+def results_with(array, number):
+    """Return the first bytes of the results of two operators, and the types of errors."""
+    found = []
+    for call in (lambda v: v + number, lambda v: number - v):
+        try:
+            found.append(call(array).numpy().reshape(-1)[:12].tobytes())
+        except mw.MeshweaveError as error:
+            found.append(type(error))
+    return found
+
+
+@pytest.mark.parametrize("dtype", ("f4", "f8", "i1", "u2"))
+def test_integers_of_python_are_taken_as_ever(dtype):
+    a = mw.asarray(X.astype(dtype))
+    often(lambda: a + 1)
+    often(lambda: 7 - a)
+    often(lambda: mw.where(a > 3, a, 2))
+    other = mw.asarray(
+        np.append(X, 1).astype(dtype)
+    )  # of a shape that is called for the first time
+    for number in (0, -1, 2**24 + 1, 127, 128, 65535, 65536, 2**53 + 1, -(2**62), 2**63, 10**400):
+        assert results_with(a, number) == results_with(other, number), number
+    with pytest.raises(UsageError, match="an integer of 1329 bits is no"):
+        mw.asarray(X[:1]) + 10**400
+    assert_same(*often(lambda: a**2))
+    np.testing.assert_array_equal(a**2, mw.pow(a, 2))
+
+
+def test_axes_dtypes_and_lists_tell_calls_apart():
+    a, b = mw.asarray(X), mw.asarray(-X)
+    calls = [
+        lambda: a.sum(axis=0), lambda: a.sum(axis=1), lambda: mw.sum(a, axis=(0, 1)), lambda: mw.flip(a, axis=0),
+        lambda: a.sum(axis=0, keepdims=True), lambda: a.sum(keepdims=True, axis=-1), lambda: mw.argmax(a, axis=1),
+        lambda: a.astype(mw.float64), lambda: a.astype(mw.int32), lambda: mw.astype(a, bool), lambda: mw.flip(a),
+        lambda: mw.concat([a, b]), lambda: mw.concat((a, b), axis=1), lambda: mw.concat([b, a]),
+        lambda: mw.stack([a, b], axis=-1),
+    ]  # fmt: skip
+    firsts = [often(call)[0] for call in calls]
+    for call, first in zip(calls, firsts):
+        assert_same(call(), first)
+    for wrong in (2, 1.0, "0", [0.5]):
+        with pytest.raises((mw.MeshweaveError, TypeError)):
+            a.sum(axis=wrong)
+
+
+def test_elements_are_set_where_they_are_unless_others_see_them():
+    a = mw.asarray(X)
+    place = a.held[0]
+    a[0], a[1, 1], a[2, 2:] = 5.0, 3, [1, 2]
+    assert a.held[0] is place and a.numpy()[:, 1].tolist() == [5, 3, 9]
+    seen = a.shards[0]
+    before = seen.copy()
+    a[0] = 7.0
+    np.testing.assert_array_equal(seen, before)
+    b, whole = mw.from_dlpack(before), before.copy()
+    b[0] = 9.0
+    np.testing.assert_array_equal(before, whole)
+    a += 1
+    assert a[0, 0].item() == 8
+    with pytest.raises(UsageError, match="in place"):
+        mw.asarray(X.astype("i4")).__iadd__(0.5)
+
+
 def test_without_one_lock_for_objects_nothing_is_offered(monkeypatch):
     monkeypatch.setattr("sysconfig.get_config_var", lambda name: name == "Py_GIL_DISABLED")
     assert direct_calls.__wrapped__(b"") is None

@@ -231,6 +231,18 @@ class Array(Operators):
         self._held = self._away = None
         return shards
 
+    def in_place(self) -> Values | None:
+        """Return the only shard of an array that one rank has the whole of, for who writes to it.
+
+        None where something else may hold its memory.
+        """
+        (shard,) = self.here
+        if not (self._alone and shard.flags.writeable):
+            return None
+        if self._away is not None:
+            self._away = self._equal = None
+        return shard
+
     def given_away(self) -> AwayShards | None:
         """Give what is elsewhere, as `away` does, to a call that writes it: the array cannot be used any more."""
         self.check_usable()

@@ -94,12 +94,14 @@ def _reflected(name: str) -> _Method:
 
 def _in_place(name: str) -> _Method:
     """Make an operator such as += : the Array takes the result, whose shape and dtype are its own."""
+    apart = _power() if name == "pow" else _binary(name)
 
     def method(self: Any, other: object) -> Any:
-        if not _is_operand(other):
-            return NotImplemented
-        made = getattr(_namespace(), name)(self, other)
-        if (made.shape, made.dtype) != (self.shape, self.dtype):
+        made = apart(self, other)
+        if made is NotImplemented:
+            return made
+        alike = type(made) is type(self) and made.kind is self.kind
+        if not alike and (made.shape, made.dtype) != (self.shape, self.dtype):
             raise UsageError(
                 f"{name} in place: the result is {made.dtype_name} {made.shape}, the array "
                 f"{self.dtype_name} {self.shape}: x = mw.{name}(x, y) makes a new one"
@@ -118,6 +120,18 @@ def _unary(name: str) -> _Method:
         if run is not None and not (public.open or WATCHERS.newest):
             return run(self)
         return public.call(self)
+
+    return method
+
+
+def _power() -> _Method:
+    """Make the operator ** : what most people raise numbers to is 2, and x * x is the same to the bit."""
+    square, power = _unary("square"), _binary("pow")
+
+    def method(self: Operators, other: Any) -> Any:
+        if type(other) is int and other == 2 and self.kind.dtype.kind in "fiu":
+            return square(self)
+        return power(self, other)
 
     return method
 
@@ -156,7 +170,7 @@ class Operators:
     __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
     __mod__, __rmod__ = _binary("remainder"), _reflected("remainder")
     __divmod__, __rdivmod__ = _binary("divmod"), _reflected("divmod")
-    __pow__, __rpow__ = _binary("pow"), _reflected("pow")
+    __pow__, __rpow__ = _power(), _reflected("pow")
     __matmul__, __rmatmul__ = _binary("matmul"), _reflected("matmul")
     __and__, __rand__ = _binary("bitwise_and"), _reflected("bitwise_and")
     __or__, __ror__ = _binary("bitwise_or"), _reflected("bitwise_or")

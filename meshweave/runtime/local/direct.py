@@ -12,7 +12,7 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from meshweave.runtime.local.engine import LocalExecutable
 from meshweave.runtime.memory import Values, aligned_array
 from meshweave.runtime.program import buffer
 
+MOST_PORT = (
+    1 << 15
+)  # bytes of an argument or a result: other threads of Python wait until a call is over
 MOST_ARENA = 1 << 16  # bytes of memory that a program needs besides
 _WORD = 8
 _FASTCALL = 0x80  # METH_FASTCALL
@@ -32,7 +35,7 @@ _TP_NEW = 65  # number of the slot Py_tp_new
 # Numbers of PyArray_FromScalar, PyArray_NewCopy, PyArray_NewLikeArray in NumPy's table of functions.
 _FROM_SCALAR, _NEW_COPY, _NEW_LIKE = 61, 85, 277
 _COMPUTE, _MOVE = "mw_direct", "mw_direct_move"
-_FORMS = {"f32": DirectCall.AN_F32, "f64": DirectCall.AN_F64}
+_FLOATS = {"f32": DirectCall.F32, "f64": DirectCall.F64}
 
 Direct = Callable[..., Any]
 
@@ -60,6 +63,24 @@ class _Ufunc(ctypes.Structure):
         ("name", ctypes.c_void_p),
         ("types", ctypes.POINTER(ctypes.c_byte)),
     )
+
+
+class NumberForm(NamedTuple):
+    """Say how code takes a number of Python's: as a float or an integer of a dtype, in bounds for integers.
+
+    dtype: "f32", "f64", or that of integers. given: the type of Python's.
+    """
+
+    dtype: str
+    given: type
+    bounds: tuple[int, int] = (0, 0)
+
+    @property
+    def code(self) -> int:
+        """Return the number of the form in `DirectCall.FORMS`."""
+        if self.dtype not in _FLOATS:
+            return DirectCall.AN_INTEGER
+        return _FLOATS[self.dtype] + (DirectCall.OF_AN_INTEGER if self.given is int else 0)
 
 
 class _DirectBlock(np.ndarray):
@@ -98,14 +119,14 @@ class DirectCalls:
         self,
         ufunc: np.ufunc,
         dtype: np.dtype[Any],
-        forms: Sequence[str],
+        forms: Sequence[NumberForm | None],
         result: Kind,
         slow: Direct,
     ) -> Direct | None:
         """Return what runs the loop that NumPy has for an elementwise function of a dtype; None where it has none.
 
-        forms: for each argument "" for an Array, else the dtype that a float is taken in. result: the kind of what is
-        made. slow: computes what is otherwise.
+        forms: how each argument that is a number is taken, None for an Array. result: the kind of what is made. slow:
+        computes what is otherwise.
         """
         inner = _Ufunc.from_address(id(ufunc) + object.__basicsize__)
         wanted = [dtype.num] * ufunc.nin + [result.dtype.num]
@@ -133,11 +154,17 @@ class DirectCalls:
         return self._made((ufunc, table, steps), forms, template, result, slow, code)
 
     def of_step(
-        self, executable: LocalExecutable, forms: Sequence[str], result: Kind, slow: Direct
+        self,
+        executable: LocalExecutable,
+        forms: Sequence[NumberForm | None],
+        result: Kind,
+        slow: Direct,
     ) -> Direct | None:
         """Return what calls a program of one result; None where it may take long, or needs much memory besides."""
         manifest = executable.manifest
         if not manifest.ends or PYTHON in manifest.libraries or manifest.arena_bytes > MOST_ARENA:
+            return None
+        if any(port.nbytes > MOST_PORT for port in (*manifest.inputs, *manifest.outputs)):
             return None
         entry, table = executable.entry_and_table()
         inputs, output = [buffer(port) for port in manifest.inputs], buffer(manifest.outputs[0])
@@ -171,18 +198,22 @@ class DirectCalls:
     def _made(
         self,
         owners: tuple[Any, ...],
-        forms: Sequence[str],
+        forms: Sequence[NumberForm | None],
         template: Values,
         result: Kind,
         slow: Direct,
         code: dict[int, int],
     ) -> Direct:
+        numbers = [(k, form) for k, form in enumerate(forms) if form is not None]
+        bounds = next((form.bounds for _, form in numbers if form.dtype not in _FLOATS), (0, 0))
         own = {
             DirectCall.ARGUMENTS: len(forms),
             DirectCall.TEMPLATE: id(template),
             DirectCall.RESULT: id(result),
             DirectCall.SLOW: id(slow),
-            **{DirectCall.FORMS + _WORD * k: _FORMS.get(f, 0) for k, f in enumerate(forms)},
+            DirectCall.LOWEST: bounds[0],
+            DirectCall.HIGHEST: min(bounds[1], (1 << 63) - 1),  # other integers take the longer way
+            **{DirectCall.FORMS + _WORD * k: form.code for k, form in numbers},
         }
         return self._function(_COMPUTE, (*owners, template, result, slow), own | code)
 

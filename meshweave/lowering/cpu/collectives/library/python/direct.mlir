@@ -46,8 +46,13 @@
 #DirectCall_COPY = 272 : i64
 #DirectCall_OF_SCALAR = 280 : i64
 #DirectCall_ITEMSIZE = 288 : i64
+#DirectCall_LOWEST = 296 : i64
+#DirectCall_HIGHEST = 304 : i64
 #DirectCall_AN_ARRAY = 0 : i64
-#DirectCall_AN_F32 = 1 : i64
+#DirectCall_F32 = 1 : i64
+#DirectCall_AN_INTEGER = 3 : i64
+#DirectCall_OF_AN_INTEGER = 4 : i64
+#EXACT = 9007199254740992 : i64  // an f64 holds all integers up to here
 #ndarray_DATA = 16 : i64    // of NumPy's struct PyArrayObject
 #ndarray_NDIM = 24 : i64
 #ndarray_SHAPE = 32 : i64
@@ -64,6 +69,8 @@ llvm.func @PyObject_GetAttr(!llvm.ptr, !llvm.ptr) -> !llvm.ptr
 llvm.func @PyObject_GetItem(!llvm.ptr, !llvm.ptr) -> !llvm.ptr
 llvm.func @PyDict_GetItem(!llvm.ptr, !llvm.ptr) -> !llvm.ptr
 llvm.func @PyObject_CallObject(!llvm.ptr, !llvm.ptr) -> !llvm.ptr
+llvm.func @PyLong_AsLongLong(!llvm.ptr) -> i64
+llvm.func @PyErr_Occurred() -> !llvm.ptr
 llvm.func @PyErr_Clear()
 llvm.func @Py_IncRef(!llvm.ptr)
 llvm.func @Py_DecRef(!llvm.ptr)
@@ -129,17 +136,77 @@ llvm.func @elements_of(%block: !llvm.ptr, %array: !llvm.ptr) -> !llvm.ptr attrib
   llvm.return %null : !llvm.ptr
 }
 
-// The address of the value of argument `index`, an Array or a float, whose bits go to the block; null where it has none.
+// Whether Python has raised an error since.
+llvm.func @has_raised() -> i1 attributes {always_inline} {
+  %null = llvm.mlir.zero : !llvm.ptr
+  %error = llvm.call @PyErr_Occurred() : () -> !llvm.ptr
+  %raised = llvm.icmp "ne" %error, %null : !llvm.ptr
+  llvm.return %raised : i1
+}
+
+// Write an integer of Python's to `place`. Returns whether it is in the bounds.
+llvm.func @read_integer(%block: !llvm.ptr, %argument: !llvm.ptr, %place: !llvm.ptr) -> i1 attributes {always_inline} {
+  %yes = arith.constant true
+  %lowest_field = arith.constant #DirectCall_LOWEST
+  %highest_field = arith.constant #DirectCall_HIGHEST
+  %lowest = llvm.call @load_i64(%block, %lowest_field) : (!llvm.ptr, i64) -> i64
+  %highest = llvm.call @load_i64(%block, %highest_field) : (!llvm.ptr, i64) -> i64
+  %value = llvm.call @PyLong_AsLongLong(%argument) : (!llvm.ptr) -> i64
+  llvm.store %value, %place : i64, !llvm.ptr
+  %above = arith.cmpi sge, %value, %lowest : i64
+  %below = arith.cmpi sle, %value, %highest : i64
+  %inside = arith.andi %above, %below : i1
+  %raised = llvm.call @has_raised() : () -> i1
+  %went_well = arith.xori %raised, %yes : i1
+  %fits = arith.andi %inside, %went_well : i1
+  llvm.return %fits : i1
+}
+
+// Write a number of Python's as a float to `place`. Returns whether an integer has a float of its own.
+llvm.func @read_float(%argument: !llvm.ptr, %form: i64, %place: !llvm.ptr) -> i1 attributes {always_inline} {
+  %c0 = arith.constant 0 : i64
+  %yes = arith.constant true
+  %of_an_integer = arith.constant #DirectCall_OF_AN_INTEGER
+  %f32 = arith.constant #DirectCall_F32
+  %most = arith.constant #EXACT
+  %wide = llvm.call @PyFloat_AsDouble(%argument) : (!llvm.ptr) -> f64
+  %is_narrow = arith.andi %form, %f32 : i64
+  %is_f32 = arith.cmpi ne, %is_narrow, %c0 : i64
+  scf.if %is_f32 {
+    %narrow = arith.truncf %wide : f64 to f32
+    llvm.store %narrow, %place : f32, !llvm.ptr
+  } else {
+    llvm.store %wide, %place : f64, !llvm.ptr
+  }
+  %flag = arith.andi %form, %of_an_integer : i64
+  %is_float = arith.cmpi eq, %flag, %c0 : i64
+  cf.cond_br %is_float, ^end(%yes : i1), ^look
+^look:
+  %size = llvm.intr.fabs(%wide) : (f64) -> f64
+  %limit = arith.sitofp %most : i64 to f64
+  %is_exact = arith.cmpf ole, %size, %limit : f64
+  %raised = llvm.call @has_raised() : () -> i1
+  %went_well = arith.xori %raised, %yes : i1
+  %fits = arith.andi %is_exact, %went_well : i1
+  cf.br ^end(%fits : i1)
+^end(%found: i1):
+  llvm.return %found : i1
+}
+
+// The address of the value of argument `index`, an Array or a number, whose bits go to the block; null where it has none.
 llvm.func @read_argument(%block: !llvm.ptr, %args: !llvm.ptr, %index: i64) -> !llvm.ptr attributes {always_inline} {
   %c8 = arith.constant 8 : i64
+  %null = llvm.mlir.zero : !llvm.ptr
   %forms = arith.constant #DirectCall_FORMS
   %numbers = arith.constant #DirectCall_NUMBERS
   %an_array = arith.constant #DirectCall_AN_ARRAY
-  %an_f32 = arith.constant #DirectCall_AN_F32
+  %an_integer = arith.constant #DirectCall_AN_INTEGER
   %at = llvm.getelementptr %args[%index] : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.ptr
   %argument = llvm.load %at : !llvm.ptr -> !llvm.ptr
   %behind = arith.muli %index, %c8 : i64
   %form_field = arith.addi %forms, %behind : i64
+  %number_field = arith.addi %numbers, %behind : i64
+  %place = llvm.getelementptr %block[%number_field] : (!llvm.ptr, i64) -> !llvm.ptr, i8
   %form = llvm.call @load_i64(%block, %form_field) : (!llvm.ptr, i64) -> i64
   %is_array = arith.cmpi eq, %form, %an_array : i64
   cf.cond_br %is_array, ^array, ^number
@@ -147,18 +214,20 @@ llvm.func @read_argument(%block: !llvm.ptr, %args: !llvm.ptr, %index: i64) -> !l
   %data = llvm.call @elements_of(%block, %argument) : (!llvm.ptr, !llvm.ptr) -> !llvm.ptr
   llvm.return %data : !llvm.ptr
 ^number:
-  %wide = llvm.call @PyFloat_AsDouble(%argument) : (!llvm.ptr) -> f64
-  %number_field = arith.addi %numbers, %behind : i64
-  %place = llvm.getelementptr %block[%number_field] : (!llvm.ptr, i64) -> !llvm.ptr, i8
-  %is_f32 = arith.cmpi eq, %form, %an_f32 : i64
-  cf.cond_br %is_f32, ^narrow, ^as_it_is
-^narrow:
-  %narrow = arith.truncf %wide : f64 to f32
-  llvm.store %narrow, %place : f32, !llvm.ptr
+  %is_integer = arith.cmpi eq, %form, %an_integer : i64
+  cf.cond_br %is_integer, ^integer, ^float
+^integer:
+  %inside = llvm.call @read_integer(%block, %argument, %place) : (!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i1
+  cf.br ^end(%inside : i1)
+^float:
+  %exact = llvm.call @read_float(%argument, %form, %place) : (!llvm.ptr, i64, !llvm.ptr) -> i1
+  cf.br ^end(%exact : i1)
+^end(%fits: i1):
+  cf.cond_br %fits, ^yes, ^no
+^yes:
   llvm.return %place : !llvm.ptr
-^as_it_is:
-  llvm.store %wide, %place : f64, !llvm.ptr
-  llvm.return %place : !llvm.ptr
+^no:
+  llvm.return %null : !llvm.ptr
 }
 
 // Point the table at the arguments. Returns whether all have a value.
