@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshweave.abi import StatusRow, TraceBuffer
+from meshweave.errors import MeshweaveError
 from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.memory import Values, aligned
@@ -73,10 +74,19 @@ class Marks:
     """Hold the buffers of some ranks, each with room for so many marks."""
 
     def __init__(self, ranks: Sequence[int], room: int, memory: Values | None = None) -> None:
-        """Begin with no marks. memory: for the buffers, one after the other; None: new memory."""
+        """Begin with no marks. memory: for the buffers, one after the other; None: new memory.
+
+        Raises MeshweaveError if there is not as much.
+        """
         words = TraceBuffer.words(room)
         if memory is None:
-            memory = aligned(8 * words * len(ranks)).view(np.int64)
+            try:
+                memory = aligned(8 * words * len(ranks)).view(np.int64)
+            except MeshweaveError as error:
+                many = f"{room:,} marks of each of {len(ranks)} ranks"
+                raise error.told(
+                    f"trace: {error.message}, {many}: a smaller room= takes less"
+                ) from None
         rows = memory[: words * len(ranks)].reshape(len(ranks), words)
         self.rows = dict(zip(ranks, rows))
         for row in rows:

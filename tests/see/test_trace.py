@@ -12,7 +12,7 @@ from commands import meshweave
 import meshweave as mw
 from meshweave.abi import StatusRow, TraceBuffer
 from meshweave.bundle import Manifest, OpInfo
-from meshweave.errors import RankError, UsageError
+from meshweave.errors import MeshweaveError, RankError, UsageError
 from meshweave.lowering.host.slices import ALONE
 from meshweave.runtime.tracing import Marks, Slice
 from meshweave.see.trace import RankTrace, slices_of
@@ -217,6 +217,16 @@ def test_a_trace_within_a_trace_is_refused() -> None:
         pass
     with pytest.raises(UsageError, match="room=0, a number of marks of at least 1"):
         RankTrace(0)
+
+
+def test_room_that_there_is_no_memory_for_is_refused(layer: mw.Program) -> None:
+    layer(X, W)
+    refused = (
+        r"trace: no memory for .*, 1,1\S* marks of each of 4 ranks: a smaller room= takes less"
+    )
+    with mw.trace(room=1 << 60), pytest.raises(MeshweaveError, match=refused):
+        layer(X, W)
+    assert np.asarray(layer(X, W)).shape == (8, 8)
 
 
 def test_engine_emulate_says_what_each_device_did() -> None:
