@@ -3,7 +3,7 @@
 Such an op has the attribute `hint.again`, a number: no pass then takes it for the op that it is a copy of.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from meshweave.ir.bindings import ir
@@ -22,42 +22,49 @@ def op_key(op: ir.Operation, read: list[ir.Value]) -> Key:
     Those that its regions read are added to `read`. Regions of hints have numbers of their own from `hint-apply`,
     so that no two are equal: hints are accounted for one by one.
     """
-    types = (tuple(v.type for v in op.operands), tuple(r.type for r in op.results))
-    regions = tuple(_region_keys(op, {}, read)) if len(op.regions) else ()
-    return op.name, types, op_attributes(op), regions
+    types = (tuple([v.type for v in op.operands]), tuple([r.type for r in op.results]))
+    found: list[Hashable] = []
+    if len(op.regions):
+        _add_regions(op, {}, read, found)
+    return op.name, types, op_attributes(op), tuple(found)
 
 
 def op_attributes(op: ir.Operation) -> tuple[tuple[str, ir.Attribute], ...]:
     """Return the attributes of an op, as a value that is equal for equal ones."""
-    found = op.attributes
     try:
-        return tuple((name, found[name]) for name in found)
+        return tuple(op.attributes.items())
     except TypeError:  # the bindings read no constants of complex numbers
         return (("text", ir.StringAttr.get(op.get_asm(assume_verified=True))),)
 
 
-def _region_keys(
-    op: ir.Operation, numbers: dict[ir.Value, int], read: list[ir.Value]
-) -> Iterator[Hashable]:
-    """Yield what the regions of an op hold. numbers: of the values made inside so far."""
+def _add_regions(
+    op: ir.Operation,
+    numbers: dict[ir.Value, int],
+    read: list[ir.Value],
+    found: list[Hashable],
+) -> None:
+    """Add what the regions of an op hold. numbers: of the values made inside so far."""
     for region in op.regions:
         for block in region.blocks:
-            for argument in block.arguments:
+            arguments = list(block.arguments)
+            for argument in arguments:
                 numbers[argument] = len(numbers)
-            yield "block", tuple(argument.type for argument in block.arguments)
+            found.append(("block", tuple([argument.type for argument in arguments])))
             for view in block.operations:
                 inner = view.operation
                 operands = []
                 for value in inner.operands:
-                    if value not in numbers:
+                    number = numbers.get(value, -1)
+                    if number < 0:
                         read.append(value)
-                    operands.append((numbers.get(value, -1), value.type))
-                yield inner.name, tuple(operands), op_attributes(inner)
+                    operands.append((number, value.type))
+                found.append((inner.name, tuple(operands), op_attributes(inner)))
                 if len(inner.regions):
-                    yield from _region_keys(inner, numbers, read)
-                for result in inner.results:
+                    _add_regions(inner, numbers, read, found)
+                results = list(inner.results)
+                for result in results:
                     numbers[result] = len(numbers)
-                yield tuple(result.type for result in inner.results)
+                found.append(tuple([result.type for result in results]))
 
 
 @dataclass

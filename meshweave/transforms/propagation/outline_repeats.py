@@ -46,13 +46,14 @@ class OutlineRepeats(Pass):
     def run(self, module: ir.Module) -> None:
         for f in functions(module):
             if len(f.operation.regions[0].blocks) == 1:
+                codes = _Codes()
                 for _ in range(MOST_RUNS):
-                    if not self._outline(module, f):
+                    if not self._outline(module, f, codes):
                         break
 
-    def _outline(self, module: ir.Module, f: ir.Operation) -> bool:
+    def _outline(self, module: ir.Module, f: ir.Operation, codes: "_Codes") -> bool:
         """Outline the row of repeats that saves most. Return whether there was one."""
-        body = _BlockKeys(f)
+        body = _BlockKeys(f, codes)
         while (run := self._longest_run(body.codes)) is not None:
             segments = body.segments(run)
             if (len(segments) - 1) * run.period < self.least_ops:
@@ -115,10 +116,29 @@ class _Segment:
     form: Hashable = None
 
 
+@dataclass(frozen=True)
+class _Codes:
+    """Number ops by what they are; keep the numbers of those that are in place and read their operands alone."""
+
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    known: dict[ir.Operation, int] = field(default_factory=dict)
+
+    def of(self, op: ir.Operation) -> tuple[int, list[ir.Value]]:
+        """Return the number of an op, and the values that it reads."""
+        read = list(op.operands)
+        code = self.known.get(op)
+        if code is None:
+            count = len(read)
+            code = self.numbers.setdefault(op_key(op, read), len(self.numbers))
+            if len(read) == count:
+                self.known[op] = code
+        return code, read
+
+
 class _BlockKeys:
     """Number the ops of a function's block by what they are and the values that they read."""
 
-    def __init__(self, function: ir.Operation) -> None:
+    def __init__(self, function: ir.Operation, codes: _Codes) -> None:
         block = function.operation.regions[0].blocks[0]
         *ops, end = (view.operation for view in block.operations)
         self.ops: list[ir.Operation] = ops
@@ -126,10 +146,10 @@ class _BlockKeys:
         self.codes: list[int] = []
         self.made = {r: (i, k) for i, op in enumerate(ops) for k, r in enumerate(op.results)}
         self.placed = _placed_arguments(function)
-        numbers: dict[Hashable, int] = {}
+        self.known = codes.known
         for op in ops:
-            read = list(op.operands)
-            self.codes.append(numbers.setdefault(op_key(op, read), len(numbers)))
+            code, read = codes.of(op)
+            self.codes.append(code)
             self.reads.append(read)
         self.reads.append(list(end.operands))
 
@@ -235,6 +255,7 @@ class _BlockKeys:
                 old[i].results[k].replace_all_uses_with(result)
         for segment in reversed(segments):
             for op in reversed(self.ops[segment.start : segment.start + period]):
+                self.known.pop(op, None)
                 op.erase()
         return True
 
