@@ -173,6 +173,24 @@ def test_fifty_steps_are_those_of_eager(options: str, optimizer: str) -> None:
             torch.testing.assert_close(found[number][key], value, rtol=1e-4, atol=1e-5)
 
 
+def test_a_warm_up_begins_at_a_learning_rate_of_0() -> None:
+    """Rows of an embedding that no word names have no gradient yet: 0 by 0 in a formula that divides by the rate."""
+    found: list[list[float]] = []
+    for fast in (True, False):
+        torch.manual_seed(0)
+        model, x = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5)), torch.tensor([1, 2, 2, 5])
+        optimizer, y = torch.optim.AdamW(model.parameters(), 0.1), torch.tensor([0, 4, 2, 1])
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: n / 3)
+        step: Any = clearing_first
+        if fast:
+            step = mw.from_torch(step, (model, optimizer, x, y))
+        found.append([])
+        for _ in range(5):
+            found[-1].append(float(step(model, optimizer, x, y)))
+            schedule.step()
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
 def closure(model: nn.Module, optimizer: Any) -> Callable[..., dict[str, Any]]:
     return lambda x, y: clearing_last(model, optimizer, x, y)
 

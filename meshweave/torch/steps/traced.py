@@ -692,7 +692,7 @@ def _stepping(
         check_order(step, calls, optimizer)
         unchanged()
         for group in optimizer.param_groups:
-            group |= {k: v for k, v in _TRACEABLE.items() if k in group}
+            group |= {k: v for k, v in traceable.items() if k in group}
         home.stepping = True
         scalers.begin(optimizer)
         exact.enter_context(_ExactNumbers().within(optimizer))
@@ -702,8 +702,11 @@ def _stepping(
         scalers.end(optimizer)
         home.stepping = False
         for group, old in zip(optimizer.param_groups, said, strict=True):
-            group |= {k: old[k] for k in _TRACEABLE if k in old}
+            group |= {k: old[k] for k in traceable if k in old}
 
+    # What is capturable in Adam divides by the learning rate: NaN where that is 0, as at the start of a warm-up.
+    divides = isinstance(optimizer, torch.optim.Adam | torch.optim.Adamax)
+    traceable = {"capturable": not divides, "foreach": False, "fused": False}
     hooks = [optimizer.register_step_pre_hook(begin), optimizer.register_step_post_hook(end)]
     kind = type(optimizer).__name__
     for group in optimizer.param_groups:
@@ -735,9 +738,6 @@ def _stepping(
                 row = optimizer.state[p]
                 row.clear()
                 row |= state[p]
-
-
-_TRACEABLE = {"capturable": True, "foreach": False, "fused": False}
 
 
 class _ExactNumbers(TorchFunctionMode):  # type: ignore[misc]
