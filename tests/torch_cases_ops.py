@@ -509,6 +509,30 @@ add(
     rand(2, 6),
 )
 add(
+    "of_no_dims",
+    lambda x, v, k, w, n: (
+        *(x.argmax(), x.argmin(0, True), n.argmax(-1), x.index_select(0, k)),
+        *(x.index_copy(0, k, v), x.index_add(0, k, v, alpha=-1), F.embedding(k[0], w)),
+    ),
+    lambda: torch.randn([]),
+    lambda: torch.randn([]),
+    lambda: torch.tensor([0]),
+    rand(3, 5),
+    lambda: torch.tensor(2),
+)
+add(
+    "of_nothing",
+    lambda x, a, w, k: (
+        *(x.gather(0, k), x.scatter(0, k[0], x[:0]), x.scatter_add(0, k[0], x[:0])),
+        *(F.bilinear(a, a, w), a.softmax(-1), a.softmax(0), F.fold(a.reshape(0, 4, 4), (3, 3), 2)),
+        x[:4] * torch.signal.windows.kaiser(4),  # known before
+    ),
+    rand(5),
+    rand(0, 8),
+    rand(4, 8, 8),
+    lambda: torch.zeros(2, 0, dtype=torch.int64),
+)
+add(
     "gcd_lcm",
     lambda x, y: (torch.gcd(x, y), torch.lcm(x, y), torch.gcd(x.int(), y.int()), 7 % (y + 21)),
     lambda: ints(99, 4, 6)() - 30,

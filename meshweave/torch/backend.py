@@ -520,4 +520,5 @@ def _source(node: Node) -> tuple[str, str, bool] | None:
     keys = re.findall(r"\['([^']+)'\]", text)
     if re.search(r"\._(parameters|buffers)\[", text):
         return keys[0], ".".join(keys[1:]), True
-    return (keys[0], keys[0], False) if re.fullmatch(r"L\['\w+'\]", text) else None
+    # Decorators of transformers hand arguments on as entries of a dictionary: `L['kwargs']['input_ids']`.
+    return (keys[-1], keys[-1], False) if re.fullmatch(r"L(\['\w+'\]){1,2}", text) else None

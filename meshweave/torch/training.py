@@ -100,7 +100,10 @@ class TrainedGraph:
             return self.halves[-1]
 
         # Fused attention has no backward op that can be lowered, its parts have. A view that is saved is a copy.
-        with sdpa_kernel([SDPBackend.MATH]), config.patch(recompute_views=True):
+        # `backward()` stands outside of autocast, as in eager PyTorch: what f32 was computed in goes back in f32.
+        said = {"recompute_views": True, "backward_pass_autocast": "off"}
+        known = {name: value for name, value in said.items() if hasattr(config, name)}
+        with sdpa_kernel([SDPBackend.MATH]), config.patch(known):
             self._call = aot_module_simplified(
                 *(Fixed(), [args[k] for k in given], half, half, parted),
                 decompositions(),

@@ -1,6 +1,7 @@
 """torch.compile with our backend: pieces, shapes, parameters that change, hints, and what is refused."""
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -370,6 +371,20 @@ def test_a_break_in_the_graph_gives_pieces_and_unknown_names_a_warning() -> None
     with torch.no_grad(), pytest.warns(UserWarning, match='"up.weight" is not in the piece'):
         near(fast(x), module(x))
     assert len(kept.pieces) == 2
+
+
+def test_arguments_that_decorators_hand_on_are_placed_by_their_names() -> None:
+    class Wrapped(torch.nn.Linear):
+        def forward(self, **options: Any) -> Any:
+            return super().forward(options["rows"]) + options["more"]
+
+    kept = Kept(mesh="x=2", placements={"rows": "[x, _]", "more": "[_, x]"})
+    module, rows, more = Wrapped(8, 6), torch.randn(4, 8), torch.randn(4, 6)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", "torch.compile: placements")
+        near(
+            torch.compile(module, backend=kept)(rows=rows, more=more), module(rows=rows, more=more)
+        )
 
 
 class Named(torch.nn.Module):

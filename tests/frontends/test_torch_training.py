@@ -229,6 +229,22 @@ def test_autocast(inside: bool) -> None:
     same_gradients(*ones, 5e-2)
 
 
+def test_what_autocast_leaves_in_f32_goes_back_in_f32() -> None:
+    def product(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return (x @ x.mT).square()
+
+    found, start = list[Tensor](), torch.randn(4, 6)
+    for call in (torch.compile(product, backend="meshweave"), product):
+        x = start.clone().requires_grad_(True)
+        with torch.autocast("cpu", torch.bfloat16):
+            made = call(x)
+        made.sum().backward()
+        assert x.grad is not None
+        found.append(x.grad)
+    near(*found)
+
+
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
 

@@ -88,6 +88,9 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.linalg_svdvals.default: lambda a, *, driver=None: _svd(a, compute_uv=False)[1],
         aten.linalg_eigvalsh.default: lambda a, uplo="L": _eigh(a, uplo, compute_v=False)[0],
         aten._linalg_eigh.default: _eigh,
+        aten.linalg_eig.default: _eig,
+        aten.linalg_eigvals.default: _eigvals,
+        aten._linalg_eigvals.default: _eigvals,
         aten.linalg_pinv.atol_rtol_tensor: _pinv,
         aten._linalg_check_errors.default: lambda info, name, *, is_matrix: None,
     }
@@ -266,6 +269,23 @@ def _eigh(a: Tensor, uplo: str = "L", compute_v: bool = True) -> tuple[Tensor, T
         return _or_nan(values, info), a.new_empty([0])
     vectors, values, info = _call("syevd", a, lower=lower)
     return _or_nan(values, info), _or_nan(vectors, info)
+
+
+def _eig(a: Tensor) -> tuple[Tensor, Tensor]:
+    *values, vectors, info = _call("geev_right", a)
+    vectors = vectors if vectors.is_complex() else torch.view_as_complex(vectors)
+    return _of_parts(values, info), _or_nan(vectors, info)
+
+
+def _eigvals(a: Tensor) -> Tensor:
+    *values, info = _call("geev_values", a)
+    return _of_parts(values, info)
+
+
+def _of_parts(values: Sequence[Tensor], info: Tensor) -> Tensor:
+    """Return eigenvalues of one tensor, or of one with their real and one with their imaginary parts."""
+    whole = [_or_nan(one, info) for one in values]
+    return torch.complex(*whole) if len(whole) > 1 else whole[0]
 
 
 def _pinv(

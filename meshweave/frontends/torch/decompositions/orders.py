@@ -92,6 +92,10 @@ def _nanmedian(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor,
 
 torch.library.define("meshweave::extreme", "(Tensor a, Tensor b, bool largest) -> Tensor")
 torch.library.register_fake("meshweave::extreme", lambda a, b, largest: a.new_empty(a.shape))
+# Of what is known before a program runs.
+torch.library.impl(
+    "meshweave::extreme", "CPU", lambda a, b, big: (torch.maximum if big else torch.minimum)(a, b)
+)
 
 
 def _extreme_of_two(x: Tensor, y: Tensor, largest: bool) -> Tensor:
@@ -111,7 +115,9 @@ def _of_no_dims(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Te
 
 def _place(largest: bool, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Find an extreme among integers in the order of the floats, in which a NaN comes first."""
-    if not x.is_floating_point() or x.ndim == 0:
+    if x.ndim == 0:
+        return torch.zeros_like(x, dtype=torch.int64)
+    if not x.is_floating_point():
         return NotImplemented
     number = x if x.dtype == torch.float64 else x.float()
     whole = torch.int64 if x.dtype == torch.float64 else torch.int32

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -29,7 +30,12 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.constant_pad_nd.default: _pad,
         aten.roll.default: _roll,
         aten.unfold.default: _unfold,
-        aten._trilinear.default: rounded_once(aten._trilinear.default),
+        aten._trilinear.default: first_of(rounded_once(aten._trilinear.default), _trilinear),
+        aten.index_select.default: lambda x, dim, index: NotImplemented if x.dim() else x.clone(),
+        aten.gather.default: _gather,
+        aten.embedding_dense_backward.default: _embedding_dense_backward,
+        aten.col2im.default: first_of(_folded_nothing, decomposition_table[aten.col2im.default]),
+        aten._efficientzerotensor.default: torch.zeros,
         aten.view.default: _view,
         aten._unsafe_view.default: _view,
         aten.reshape.default: _view,
@@ -365,15 +371,43 @@ def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat(rows, 0)
 
 
+def _gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """Gather nothing, of an index that may have any number of dims then."""
+    return NotImplemented if index.numel() else x.new_empty(index.shape)
+
+
+def _embedding_dense_backward(
+    grad: Tensor, index: Tensor, words: int, padding: int, by_frequency: bool
+) -> Tensor:
+    """Go back from one row as from a list of one."""
+    if not index.dim():
+        grad, index = grad.unsqueeze(0), index.reshape(1)
+    theirs = decomposition_table[torch.ops.aten.embedding_dense_backward.default]
+    back: Tensor = theirs(grad, index, words, padding, by_frequency)
+    return back
+
+
+def _folded_nothing(x: Tensor, size: Sequence[int], kernel: Sequence[int], *_: object) -> Tensor:
+    if x.numel():
+        return NotImplemented
+    return x.new_zeros([*x.shape[:-2], x.shape[-2] // math.prod(kernel), *size])
+
+
 def _sums_at_places() -> tuple[OpOverload, ...]:
     aten = torch.ops.aten
     return aten.scatter_add.default, aten.scatter_reduce.two
 
 
 def _from_the_front(op: OpOverload) -> Callable[..., Tensor]:
-    """Count the dim of a scatter from the front: upstream's lowering ends the process for one that counts backwards."""
+    """Count the dim of a scatter from the front: upstream's lowering ends the process for one that counts backwards.
 
-    def counted(x: Tensor, dim: int, *rest: Any, **options: Any) -> Tensor:
+    An index of nothing may have any number of dims, and changes nothing.
+    """
+
+    def counted(x: Tensor, dim: int, index: Tensor, *more: Any, **options: Any) -> Tensor:
+        if not index.numel():
+            return x.clone()
+        rest = (index, *more)
         return NotImplemented if dim >= 0 else op(x, dim + max(1, x.dim()), *rest, **options)
 
     return counted
@@ -426,6 +460,30 @@ def _index_put(
         values = values[place]
     made = flat + values if accumulate else values
     return torch.where(mask.reshape(-1, *[1] * len(rest)), made, flat).reshape(x.shape)
+
+
+def _trilinear(
+    x: Tensor,
+    y: Tensor,
+    z: Tensor,
+    expand_x: Sequence[int],
+    expand_y: Sequence[int],
+    expand_z: Sequence[int],
+    sum_dims: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """Add up products of three where there are none: upstream gives a size of 0 another one."""
+    expands = (expand_x, expand_y, expand_z)
+    parts = [_unsqueezed(*pair) for pair in zip((x, y, z), expands, strict=True)]
+    if all(part.numel() for part in parts):
+        return NotImplemented
+    return (parts[0] * parts[1] * parts[2]).sum(list(sum_dims))
+
+
+def _unsqueezed(x: Tensor, dims: Sequence[int]) -> Tensor:
+    for dim in sorted(dims):
+        x = x.unsqueeze(dim)
+    return x
 
 
 def _addmv(

@@ -232,6 +232,8 @@ def _softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
 def _any_softmax(input: Tensor, dim: int, half_to_float: bool) -> Tensor:
     if not input.dim():
         return torch.ones_like(input)
+    if not input.numel():
+        return input.to(torch.float32) if half_to_float else input.clone()
     x = wide(input)
     weights = torch.exp(x - torch.amax(x, [dim], keepdim=True))
     out = weights / torch.sum(weights, [dim]).unsqueeze(dim)
