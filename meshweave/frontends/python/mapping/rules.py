@@ -50,7 +50,7 @@ def _whole(level: Level, value: Any) -> Any:
 
 def _aligned(level: Level, call: Rule, *args: Any, **kwargs: Any) -> Any:
     """Compute what broadcasts: the places come first, in front of as many dims as the largest operand has."""
-    most = max(v.ndim for v in args if hasattr(v, "ndim"))
+    most = max(v.ndim for v in args if isinstance(getattr(v, "ndim", None), int))  # no dtype
     return call(*[_with_ndim(level, v, most) for v in args], **kwargs)
 
 
