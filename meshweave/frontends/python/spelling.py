@@ -24,7 +24,7 @@ SYNONYMS = {
     "concatenate": "concat", "conjugate": "conj", "cumprod": "cumulative_prod", "cumsum": "cumulative_sum",
     "degrees": "rad2deg", "fabs": "abs", "fix": "trunc", "invert": "bitwise_invert",
     "promote_types": "result_type", "radians": "deg2rad", "rint": "round", "row_stack": "vstack",
-    "trapz": "trapezoid", "bool_": "bool", "float_": "float64", "complex_": "complex128",
+    "trapz": "trapezoid",
 }  # fmt: skip
 """NumPy's names -> ours, of functions that do the same."""
 NEAR = {
@@ -44,6 +44,8 @@ NN = {
 }
 """Names of functions of networks elsewhere -> ours in `mw.nn`."""
 _MEMBERS = {
+    "complex_": "mw.complex128",
+    "float_": "mw.float64",
     "put": "x.put(indices, values)",
     "putmask": "x[mask] = values",
     "place": "x[mask] = values",

@@ -168,6 +168,10 @@ class Tracer:
     def flat(self, value: ArrayLike) -> None:
         _function("FlatView")(self)[...] = value
 
+    def block_until_ready(self) -> Tracer:
+        """Return the value itself."""
+        return self
+
     def transpose(self, *axes: Any) -> Tracer:
         """Return `mw.transpose` of the value: the order of the dims as one argument or as several, or none."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
