@@ -258,7 +258,10 @@ class Manifest:
             raise MeshweaveError(
                 f"bundle format {self.format}, this runtime reads format {FORMAT}: compile it again"
             )
+        kinds: dict[tuple[object, ...], Port] = {}  # many are alike
         for port in (*self.inputs, *self.outputs):
+            kinds.setdefault(_lies(port), port)
+        for port in kinds.values():
             numpy_dtype(port.dtype)
             right = _allocation(port, self.mesh)
             if port.local_shape != right:

@@ -112,7 +112,7 @@ _DIMS = re.compile(
 
 def _check_dims(text: str, name: str) -> None:
     """Raise CompileError at a list of dims of linalg that is none."""
-    for m in _DIMS.finditer(text):
+    for m in _DIMS.finditer(text) if "outs" in text else ():
         if "//" not in text[text.rfind("\n", 0, m.end()) + 1 : m.end()]:
             raise CompileError(
                 "a list of numbers, [0, 1], is right here", f"{name}:{_place(text, m.end())}"

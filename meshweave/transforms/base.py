@@ -237,7 +237,11 @@ def port_attrs(f: ir.Operation | ir.OpView, key: str) -> list[dict[str, ir.Attri
     """Return the attributes of each argument (key `arg_attrs`) or result (`res_attrs`) of a function."""
     attrs = f.operation.attributes.get(key)
     if attrs is not None:
-        return [{a.name: a.attr for a in ir.DictAttr(given)} for given in attrs]
+        read: dict[ir.Attribute, dict[str, ir.Attribute]] = {}  # many say the same
+        for given in (rows := list(attrs)):
+            if given not in read:
+                read[given] = {a.name: a.attr for a in ir.DictAttr(given)}
+        return [dict(read[given]) for given in rows]
     kind = f.operation.attributes["function_type"].value
     return [{} for _ in (kind.inputs if key == "arg_attrs" else kind.results)]
 

@@ -208,15 +208,15 @@ def test_other_updates_at_places_of_a_sort_stay_scatters() -> None:
 
 
 def test_a_reshape_goes_group_by_group() -> None:
-    assert middle([4, 8, 8, 16], [4, 64, 4, 4]) == [4, 64, 16]
-    assert middle([2, 6, 5], [3, 4, 5]) == [12, 5]
-    assert middle([4, 1, 8], [4, 8]) == [4, 8]
+    assert middle((4, 8, 8, 16), (4, 64, 4, 4)) == (4, 64, 16)
+    assert middle((2, 6, 5), (3, 4, 5)) == (12, 5)
+    assert middle((4, 1, 8), (4, 8)) == (4, 8)
     for source, target in (
-        ([6, 4], [8, 3]),
-        ([1, 8], [8]),
-        ([6], [2, 3]),
-        ([], [1]),
-        ([0, 2], [2, 0]),
+        ((6, 4), (8, 3)),
+        ((1, 8), (8,)),
+        ((6,), (2, 3)),
+        ((), (1,)),
+        ((0, 2), (2, 0)),
     ):
         assert middle(source, target) is None
 

@@ -40,6 +40,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "updated": lambda a, i: lax.dynamic_update_slice(a, a[:2], (i[0], jnp.int32(0))),
     "cumulative": lambda a, i: jnp.cumsum(a, 0) + jnp.cumprod(a, 1),
     "sorted": lambda a, i: jnp.sort(a, 0),
+    "sorted by others": lambda a, i: lax.sort((jnp.abs(a), a, a.T.T * 2), dimension=1)[1],
     "loop": lambda a, i: lax.fori_loop(0, 3, lambda _, c: c * a, a),
     "scan": lambda a, i: lax.scan(lambda c, b: (c + b, c * b), a[0], a)[1],
     "branch": lambda a, i: lax.cond(a.real.sum() > 0, lambda b: b * 2, lambda b: b, a),

@@ -25,6 +25,7 @@ from meshweave.ir.fft import FFT
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import body_of, functions_of, ops_where
 from meshweave.ir.pipeline_text import CANONICALIZE, CLEAN_UP
+from meshweave.ir.sorting import SORT
 
 _ROUNDS = 2  # what the first one makes of powers chooses between complex numbers
 _TO_REAL = f"builtin.module(convert-complex-to-standard,{CANONICALIZE},cse)"
@@ -260,6 +261,15 @@ def _fft(op: ir.Operation, pairs: Pairs) -> Sequence[ir.Value]:
     return unpacked(b, pairs.woven[made])
 
 
+def _sort(op: ir.Operation, pairs: Pairs) -> Sequence[ir.Value]:
+    """Let both parts go with what is sorted, which is real."""
+    if is_complex(op.operands[0].type):
+        raise CompileError(f"{SORT} by complex numbers is not supported", location_text(op))
+    attributes = {name: op.attributes[name] for name in op.attributes}
+    b = OpBuilder.before(op)
+    return list(b.op(SORT, real_types(op.results), pairs.flat(op.operands), **attributes).results)
+
+
 _ROWS: Mapping[str, Callable[[ir.Operation, Pairs], Sequence[ir.Value]]] = {
     "arith.constant": _constant,
     "complex.constant": _scalar_constant,
@@ -267,5 +277,6 @@ _ROWS: Mapping[str, Callable[[ir.Operation, Pairs], Sequence[ir.Value]]] = {
     "complex.re": _part,
     "complex.im": _part,
     FFT: _fft,
+    SORT: _sort,
 }
 """Ops whose parts are known without computing; `_fill` is one of linalg."""

@@ -153,11 +153,15 @@ def import_signature(main: ir.Operation, meshes: Meshes) -> EntryAttributes:
     """
     kind = main.attributes["function_type"].value
     read: dict[str, tuple[Attributes, ...]] = {}
+    none = ir.DictAttr.get({})
+    known: dict[tuple[ir.Attribute, ir.Type], Attributes] = {}  # many say the same
     for key, types in (("arg_attrs", kind.inputs), ("res_attrs", kind.results)):
-        given = main.attributes[key] if key in main.attributes else [{}] * len(types)
-        read[key] = tuple(
-            _value_attributes(attrs, t, meshes, main) for attrs, t in zip(given, types, strict=True)
-        )
+        given = list(main.attributes[key]) if key in main.attributes else [none] * len(types)
+        said = list(zip(given, types, strict=True))
+        for attrs, type_ in said:
+            if (attrs, type_) not in known:
+                known[attrs, type_] = _value_attributes(attrs, type_, meshes, main)
+        read[key] = tuple(known[each] for each in said)
     arguments, results = (
         [dict(entry) for entry in read[key]] for key in ("arg_attrs", "res_attrs")
     )

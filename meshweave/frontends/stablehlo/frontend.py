@@ -120,7 +120,7 @@ def _load(
         inline_calls(module, main)  # calls say the types of their arguments
         set_sizes(main, shapes)
     settle_sizes(module, main, text)
-    check_program(module)
+    check_program(module, text)
     inline_calls(module, main)
     if weights:
         add_weights(module, text)
@@ -133,6 +133,7 @@ def _load(
     meshes = Meshes(ops)
     signature = import_signature(main, meshes)
     _drop_gspmd(ops)
+    manual = "sdy.manual_computation" in ops
     on_ops = "sdy.sharding_per_value" in text
     if on_ops:
         import_op_shardings(module, meshes)
@@ -141,9 +142,11 @@ def _load(
     _import_shardings(ops, meshes)
     mesh = meshes.mesh()
     # Upstream passes crash on regions of ops they do not know.
-    refuse_unknown(module, (*_OURS, *_UPSTREAM))
-    for op in ops_named(module.operation, "chlo.top_k", "chlo.erfc"):  # upstream's take longer
-        _LOWER[op.name](op)
+    ops = ops_by_name(module.operation)
+    refuse_unknown(ops, (*_OURS, *_UPSTREAM))
+    for name in ("chlo.top_k", "chlo.erfc"):  # upstream's take longer
+        for op in ops.get(name, ()):
+            _LOWER[name](op)
     _run(module, _SIMPLIFY)
     rounds = _lower(module)
     _run(module, _TO_LINALG)
@@ -152,14 +155,15 @@ def _load(
     make_signless(entry_function(module))
     # Once, where it matters: verifying after every pass would take as long as the passes.
     module.operation.verify()
-    _run(module, CLEAN_UP)
-    if scalarise(module):
-        _run(module, CLEAN_UP)
-    if mark_copies(entry_function(module)):
-        _run(module, CLEAN_UP)
-    if "sdy.manual_computation" in ops:
+    ops = _cleaned(module)
+    if scalarise(module, ops):
+        ops = _cleaned(module)
+    if mark_copies(entry_function(module), ops):
+        ops = _cleaned(module)
+    if manual:
         close_regions(module)
-    refuse_unknown(module, _OURS)
+        ops = ops_by_name(module.operation)
+    refuse_unknown(ops, _OURS)
     _clean(module)
     add_mesh(module, mesh)
     apply_signature(entry_function(module), signature, mesh)
@@ -170,6 +174,12 @@ def _run(module: ir.Module, pipeline: str) -> None:
     manager = PassManager.parse(pipeline)
     manager.enable_verifier(False)
     manager.run(module.operation)
+
+
+def _cleaned(module: ir.Module) -> Ops:
+    """Run CLEAN_UP; return what is left."""
+    _run(module, CLEAN_UP)
+    return ops_by_name(module.operation)
 
 
 def _import_shardings(ops: Ops, meshes: Meshes) -> None:

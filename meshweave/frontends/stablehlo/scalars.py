@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.ops import (
+    Ops,
     body_of,
     functions_of,
     is_used,
@@ -27,27 +28,27 @@ _INSIDE = ("scf.", "linalg.generic", SCAN, SCATTER)
 _SCALAR_SOURCES = ("tensor.from_elements", "arith.constant")
 
 
-def scalarise(module: ir.Module) -> bool:
-    """Rewrite the ops that qualify; tell whether there was any.
+def scalarise(module: ir.Module, ops: Ops) -> bool:
+    """Rewrite the ops that qualify; tell whether there was any. ops: those of the module.
 
     Canonicalize afterwards: that removes the tensors in between.
     """
     if not any(_has_loops(b) for f in functions_of(module).values() for b in f.regions[0].blocks):
         return False
-    found = ops_where(
-        module.operation,
-        lambda op: (
-            op.name in _ELEMENTWISE
-            and _are_scalar_tensors(op.results)
-            and op.parent.name.startswith(_INSIDE)
-        ),
-    )
+    if not any(_is_inside(op) for name in _ELEMENTWISE for op in ops.get(name, ())):
+        return False
+    found = ops_where(module.operation, lambda op: op.name in _ELEMENTWISE and _is_inside(op))
     changed = False
     for op in found:  # a rewrite may make the next one qualify
         if _qualifies(op):
             _rewrite(op)
             changed = True
     return changed
+
+
+def _is_inside(op: ir.Operation) -> bool:
+    """Tell whether an op makes tensors without dims within a loop, a branch or another op's body."""
+    return _are_scalar_tensors(op.results) and op.parent.name.startswith(_INSIDE)
 
 
 def _has_loops(block: ir.Block) -> bool:

@@ -57,7 +57,7 @@ from meshweave.frontends.torch.unsigned import compute_wide, mark_unsigned
 from meshweave.ir.bindings import PassManager, ir, torch_importer
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import compile_error, location_text
-from meshweave.ir.ops import functions_of, ops_named, replace_op
+from meshweave.ir.ops import functions_of, ops_by_name, ops_named, replace_op
 from meshweave.ir.pipeline_text import CLEAN_UP
 from meshweave.layout import Layout, Mesh
 
@@ -151,7 +151,7 @@ def _text(
         place_constraints(module)
         _place_regions(module, regions)
         _run(module, CLEAN_UP)
-        refuse_unknown(module, _OURS)
+        refuse_unknown(ops_by_name(module.operation), _OURS)
         _set_layouts(module, arguments, results)
         mark_unsigned(functions_of(module)["main"], graph)
         mark_complex(functions_of(module)["main"], graph)

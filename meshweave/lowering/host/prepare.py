@@ -219,12 +219,17 @@ def ports(module: ir.Module) -> tuple[tuple[Port, ...], tuple[Port, ...], str]:
     op = main_function(module).operation
     type_ = op.attributes["function_type"].value
     sides = (("arg", "arg_attrs", type_.inputs), ("result", "res_attrs", type_.results))
-    found = []
+    found: list[tuple[Port, ...]] = []
+    none = ir.DictAttr.get({}, context=op.context)
+    known: dict[tuple[ir.Type, ir.Attribute], Port] = {}  # many are alike
     for word, key, types in sides:
-        attrs = list(op.attributes[key]) if key in op.attributes else [{}] * len(types)
-        found.append(
-            tuple(_port(f"{word}{k}", t, a, op) for k, (t, a) in enumerate(zip(types, attrs)))
-        )
+        attrs = list(op.attributes[key]) if key in op.attributes else [none] * len(types)
+        row = []
+        for k, said in enumerate(zip(types, attrs)):
+            if said not in known:
+                known[said] = _port(f"{word}{k}", *said, op)
+            row.append(replace(known[said], name=f"{word}{k}"))
+        found.append(tuple(row))
     return found[0], found[1], mesh
 
 

@@ -14,6 +14,8 @@ from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
 from meshweave.plan.propagation.propagate import Decision, Graph, Spec, decide_by_cost
 
+_Specs = tuple[Spec | None, ...]
+
 SWEEPS = 4
 """How often all values are looked at, at most; a move of one may let another follow."""
 
@@ -61,6 +63,9 @@ class _Nearer:
         self.graph, self.layouts, self.decisions, self.mesh = graph, layouts, decisions, mesh
         self.readers: list[list[int]] = [[] for _ in layouts]
         self.makers = [0] * len(layouts)
+        # Keyed by identity, as in `propagate`: hashing rules takes longer than most of what is asked.
+        self.known: dict[tuple[int, ...], tuple[_Specs, tuple[Decision, float]]] = {}
+        self.own: dict[Spec, Spec] = {}
         for op, values in enumerate(graph.values_of):
             count = len(graph.rules[graph.rule_of[op]].operands)
             for v in {v for v in values[:count] if v >= 0}:
@@ -77,7 +82,10 @@ class _Nearer:
         value, ops, spec = made[0], (op, *self.readers[made[0]]), self.graph.specs[made[0]]
         if spec is None or not self._is_free(ops, spec):
             return False
-        found = [self._decided(ops, value, each) for each in self._candidates(ops, value, spec)]
+        candidates = [
+            self.own.setdefault(each, each) for each in self._candidates(ops, value, spec)
+        ]
+        found = [self._decided(ops, value, each) for each in candidates]
         cost, chosen, new = min(found, key=lambda each: each[0])
         if not cost < found[0][0]:
             return False
@@ -122,7 +130,10 @@ class _Nearer:
         for op in ops:
             values = self.graph.values_of[op]
             now = tuple([spec if v == value else specs[v] if v >= 0 else None for v in values])
-            decision, cost = decide_by_cost(self._rule(op), now, self.mesh)
+            key = (self.graph.rule_of[op], *map(id, now))
+            if key not in self.known:
+                self.known[key] = (now, decide_by_cost(self._rule(op), now, self.mesh))
+            decision, cost = self.known[key][1]
             total += cost
             found.append(decision)
         return total, spec, found

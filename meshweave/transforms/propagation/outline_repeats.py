@@ -14,6 +14,7 @@ they are: each becomes a loop anyway, in the buffer of what it updates and right
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from typing import ClassVar
 
@@ -116,6 +117,9 @@ class _Segment:
     form: Hashable = None
 
 
+_OUTSIDE = (-1, 0)
+
+
 @dataclass(frozen=True)
 class _Codes:
     """Number ops by what they are; keep the numbers of those that are in place and read their operands alone."""
@@ -153,6 +157,11 @@ class _BlockKeys:
             self.reads.append(read)
         self.reads.append(list(end.operands))
 
+    @cached_property
+    def sources(self) -> list[list[tuple[int, int]]]:
+        """Return of each value that each op reads the op that makes it, and which of its results it is."""
+        return [[self.made.get(value, _OUTSIDE) for value in read] for read in self.reads]
+
     def segments(self, run: _Run) -> list[_Segment]:
         """Cut the run where the fewest values cross, tensors all, into segments that are the same function."""
         first = self._cut(run)
@@ -164,14 +173,18 @@ class _BlockKeys:
     def _cut(self, run: _Run) -> int:
         """Return where the first segment begins."""
         last_read = [-1] * len(self.ops)
-        for i, read in enumerate(self.reads):
-            for value in read:
-                if value in self.made:
-                    last_read[self.made[value][0]] = i
+        for i, sources in enumerate(self.sources):
+            for index, _ in sources:
+                if index >= 0:
+                    last_read[index] = i
         # Values made in the run, alive before op i; one that is no tensor is in the way of a function.
         crossing = np.zeros(len(self.ops) + 2, np.int64)
+        weights: dict[int, int] = {}  # by what the op is
         for i in range(run.start, run.end):
-            weight = 1 if all(is_tensor(r.type) for r in self.ops[i].results) else len(self.ops)
+            weight = weights.get(self.codes[i], 0)
+            if not weight:
+                weight = 1 if all(is_tensor(r.type) for r in self.ops[i].results) else len(self.ops)
+                weights[self.codes[i]] = weight
             crossing[i + 1] += weight
             crossing[max(last_read[i], i) + 1] -= weight
         crossing = np.cumsum(crossing)
@@ -188,8 +201,7 @@ class _BlockKeys:
         outer: dict[ir.Value, int] = {}
         form: list[Hashable] = []
         for i in range(start, start + period):
-            for value in self.reads[i]:
-                index, number = self.made.get(value, (-1, 0))
+            for value, (index, number) in zip(self.reads[i], self.sources[i], strict=True):
                 if start <= index < start + period:
                     form.append((index - start, number))
                 else:
@@ -213,12 +225,10 @@ class _BlockKeys:
             return False
         through: set[int] = set()  # ops of the second segment that need one of the first
         for index in range(second, third):
-            read = [self.made[v][0] for v in self.reads[index] if v in self.made]
-            if any(first <= i < second or i in through for i in read):
+            if any(first <= i < second or i in through for i, _ in self.sources[index]):
                 through.add(index)
         last = range(third, third + second - first)
-        after = (v for index in last for v in self.reads[index])
-        return not any(self.made.get(value, (-1, 0))[0] in through for value in after)
+        return not any(i in through for index in last for i, _ in self.sources[index])
 
     def leave(self, run: _Run) -> None:
         """Let no op of a run be equal to any other, so that it is not found again."""
@@ -268,9 +278,8 @@ class _BlockKeys:
         """Return results of a segment that are read outside of it, as (op, result)."""
         start, end = segments[0].start, segments[-1].start + period
         found = set()
-        for reader, read in enumerate(self.reads):
-            for value in read:
-                index, number = self.made.get(value, (-1, 0))
+        for reader, sources in enumerate(self.sources):
+            for index, number in sources:
                 if start <= index < end:
                     where = (index - start) // period
                     if not start + where * period <= reader < start + (where + 1) * period:

@@ -53,9 +53,16 @@ def is_made_free(value: ir.Value) -> bool:
 
 
 def counts_places(op: ir.Operation) -> bool:
-    """Tell whether `op` makes a tensor of nothing but the places of its elements, such as 0, 1, 2, .."""
+    """Tell whether `op` makes a tensor of nothing but the places of its elements, such as 0, 1, 2, ..
+
+    What it reads is free, and has the result's dims or none.
+    """
     if op.name not in ("linalg.map", "linalg.generic") or len(op.results) != 1:
         return False
-    reads = not all(is_made_free(value) for value in op.operands) or captured_by(op)
-    kinds = iterator_types(op) if op.name == "linalg.generic" else []
-    return not reads and IteratorType.REDUCTION not in kinds
+    if not all(is_made_free(value) for value in op.operands) or captured_by(op):
+        return False
+    if op.name == "linalg.map":
+        return True
+    maps = [ir.AffineMapAttr(a).value for a in op.attributes["indexing_maps"]]
+    like = all(not len(each.results) or each == maps[-1] for each in maps)
+    return like and IteratorType.REDUCTION not in iterator_types(op)

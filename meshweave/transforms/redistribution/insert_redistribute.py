@@ -237,8 +237,11 @@ class _Inserter:
 def _made_again(op: ir.Operation, target: ir.Attribute, ip: ir.InsertionPoint) -> ir.Value:
     """Make the places of elements again in another layout; nothing moves."""
     made = op.clone(ip)
-    everywhere = ir.ArrayAttr.get([target] * len(op.operands))
-    record = {"operands": everywhere, "results": ir.ArrayAttr.get([target])}
+    said = ir.DictAttr(op.attributes["dist.layouts"])["operands"]
+    rank = op.results[0].type.rank
+    # Numbers that are read stay as they are.
+    operands = [target if v.type.rank == rank else a for v, a in zip(op.operands, said)]
+    record = {"operands": ir.ArrayAttr.get(operands), "results": ir.ArrayAttr.get([target])}
     made.operation.attributes["dist.layouts"] = ir.DictAttr.get(record)
     return made.operation.results[0]
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from meshweave.hints.keys import REQUIRED
 from meshweave.hints.ledger import Ledger, Outcome, Refusal, StatedHint
 from meshweave.ir.bindings import ir
-from meshweave.transforms.base import PassFailure, at, functions, remark, walk
+from meshweave.transforms.base import PassFailure, at, functions, ops_of, remark, walk
 
 LEDGER, REGION, OP = "hint.ledger", "hint.id", "hint.op"
 WHOLE = "hint.hints"  # on a function: the hints of a region around all of it
@@ -97,11 +97,13 @@ def main_of(module: ir.Module) -> ir.Operation | None:
 
 def regions_of(root: ir.Operation) -> list[ir.Operation]:
     """Return the regions under hints in and below `root`, outer ones first."""
-    return [op for op in walk(root) if op.name == "hint.region"]
+    return [view.operation for view in ops_of(root, "hint.region")]
 
 
 def ops_met(root: ir.Operation, ledger: Ledger) -> list[int]:
     """Return the numbers of the ops below `root` that the ledger knows, each once, in program order."""
+    if not ledger.ops:
+        return []
     numbers = (number(op, OP) for op in walk(root))
     return list(dict.fromkeys(n for n in numbers if 0 <= n < len(ledger.ops)))
 

@@ -12,7 +12,7 @@ from meshweave.dialects.again import AGAIN, Repeats
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import body_of, ops_named, ops_where, replace_op
+from meshweave.ir.ops import Ops, body_of, ops_where, replace_op
 
 BARRIER = "again.barrier"
 """What stands for a barrier on one value until all is lowered: no pass of upstream knows it."""
@@ -35,9 +35,12 @@ def _elements(op: ir.Operation) -> int:
     return sum(prod(getattr(v.type, "shape", ())) for v in op.results)
 
 
-def mark_copies(main: ir.Operation) -> bool:
-    """Mark what is computed again behind barriers, and take these off; tell whether there were any."""
-    barriers = ops_named(main, BARRIER)
+def mark_copies(main: ir.Operation, ops: Ops) -> bool:
+    """Mark what is computed again behind barriers, and take these off; tell whether there were any.
+
+    ops: those of `main`.
+    """
+    barriers = ops.get(BARRIER, ())
     if not barriers:
         return False
     found = Repeats(BARRIER)

@@ -13,13 +13,15 @@ from meshweave.ir.ops import body_of, ops_named, replace_op, terminator
 def _broadcast(op: ir.Operation) -> None:
     """Broadcast without dims of one element that become longer: upstream makes wrong linalg of some."""
     value, result = op.operands[0], op.results[0]
-    shape, dims = list(value.type.shape), list(op.attributes["broadcast_dimensions"])
-    kept = [k for k, d in enumerate(dims) if shape[k] != 1 or result.type.shape[d] == 1]
-    if len(kept) < len(dims) < result.type.rank and value.type.has_static_shape:
-        b = OpBuilder.before(op)
-        type_ = tensor_type([shape[k] for k in kept], value.type.element_type)
-        op.operands[0] = b.one("stablehlo.reshape", type_, value)
-        op.attributes["broadcast_dimensions"] = i64_array([dims[k] for k in kept])
+    shape = tuple(value.type.shape)
+    if 1 in shape and len(shape) < result.type.rank and value.type.has_static_shape:
+        dims = list(op.attributes["broadcast_dimensions"])
+        kept = [k for k, d in enumerate(dims) if shape[k] != 1 or result.type.shape[d] == 1]
+        if len(kept) < len(dims):
+            b = OpBuilder.before(op)
+            type_ = tensor_type([shape[k] for k in kept], value.type.element_type)
+            op.operands[0] = b.one("stablehlo.reshape", type_, value)
+            op.attributes["broadcast_dimensions"] = i64_array([dims[k] for k in kept])
     _broadcast_bits(op)
 
 

@@ -6,7 +6,7 @@ Upstream would put all elements in a row between them: no dim but the first coul
 """
 
 import math
-from collections.abc import Sequence
+from functools import lru_cache
 
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, tensor_type
@@ -16,15 +16,17 @@ from meshweave.ir.ops import replace_op
 def lower_reshape(op: ir.Operation) -> None:
     """Put a tensor between a reshape's operand and its result with one dim for each group of theirs."""
     source, target = op.operands[0].type, op.results[0].type
-    between = middle(list(source.shape), list(target.shape))
-    if between in (None, list(source.shape), list(target.shape)):
+    shapes = tuple(source.shape), tuple(target.shape)
+    between = middle(*shapes)
+    if between is None or between in shapes:
         return
     b, kind = OpBuilder.before(op), source.element_type
-    merged = b.one("stablehlo.reshape", tensor_type(between or (), kind), op.operands[0])
+    merged = b.one("stablehlo.reshape", tensor_type(between, kind), op.operands[0])
     replace_op(op, [b.one("stablehlo.reshape", target, merged)])
 
 
-def middle(source: Sequence[int], target: Sequence[int]) -> list[int] | None:
+@lru_cache(1024)
+def middle(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the extents of the smallest groups of dims that have equally many elements on both sides.
 
     None where there is but one group, or nothing in the tensor.
@@ -38,7 +40,7 @@ def middle(source: Sequence[int], target: Sequence[int]) -> list[int] | None:
             k = int(math.prod(sides[0]) > math.prod(sides[1]))
             sides[k].append(rest[k].pop(0))
         found.append(math.prod(sides[0]))
-    return found if len(found) > 1 else None
+    return tuple(found) if len(found) > 1 else None
 
 
 LOWER = {"stablehlo.reshape": lower_reshape}

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import OpBuilder
 from meshweave.ir.expressions import EXACT
-from meshweave.ir.ops import ops_named, producer, replace_op
+from meshweave.ir.ops import Ops, ops_by_name, producer, replace_op
 from meshweave.lowering.buffers.bufferize import run_passes
 from meshweave.lowering.cpu.mathpoly import angle, error, exponential, logarithm, power, quotient
 from meshweave.lowering.cpu.mathpoly.floats import Floats
@@ -67,32 +67,37 @@ def replace_functions(module: ir.Module) -> None:
 
     Signs of f16 and bf16 are changed as bits. Ops that are computed as written go to the C library, except `ALWAYS`.
     """
-    if _replaced(module, LIMITED):
+    ops = ops_by_name(module)
+    if _replaced(ops, LIMITED):
         run_passes(module, "builtin.module(cse)")  # the same address is the same value
-        guard_loops(module, _replaced(module, LIMITED), _outside)
-    for op in _replaced(module, FUNCTIONS):
+        guard_loops(module, _replaced(ops_by_name(module), LIMITED), _outside)
+        ops = ops_by_name(module)
+    for op in _replaced(ops, FUNCTIONS):
         if LIBRARY in op.attributes:
             del op.attributes[LIBRARY]
         else:
             _replace(op)
-    for op in ops_named(module, *SIGNS):
-        sign_as_bits(op)
+    ops = ops_by_name(module)
+    for name in SIGNS:
+        for op in ops.get(name, ()):
+            sign_as_bits(op)
     declared: set[str] = set()
-    for op in ops_named(module, *CALLED):
-        _call(module, op, declared)
-    for op in ops_named(module, *DIVISIONS):
-        if _is_divided(op):
-            function, signed = DIVISIONS[op.name]
+    for name in CALLED:
+        for op in ops.get(name, ()):
+            _call(module, op, declared)
+    for name, (function, signed) in DIVISIONS.items():
+        for op in filter(_is_divided, ops.get(name, ())):
             with ir.InsertionPoint(op), op.location:
                 replace_op(op, [function(*op.operands, signed)])
 
 
-def _replaced(module: ir.Module, names: Collection[str]) -> list[ir.Operation]:
-    """Return the ops of these names, of numbers of known types, that are not to be computed as written."""
+def _replaced(ops: Ops, names: Collection[str]) -> list[ir.Operation]:
+    """Return those of `ops` of these names, of numbers of known types, that are not to be computed as written."""
     kinds = ir.F64Type | ir.F32Type | ir.F16Type | ir.BF16Type
     return [
         op
-        for op in ops_named(module, *names)
+        for name in names
+        for op in ops.get(name, ())
         if isinstance(op.results[0].type, kinds)
         and (EXACT not in op.attributes or op.name in ALWAYS)
     ]
