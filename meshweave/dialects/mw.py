@@ -248,8 +248,9 @@ class _AsSaid(_PureOnTensors):
 class HostOp(Mw.Operation, name="host", traits=[_AsSaid]):
     """Call number `number` of the functions of the process that compiled the program, `function` by name, with tensors.
 
-    Every rank calls it, and it gives the same on all. Where it has `effects`, what it gives, one i1, means nothing;
-    `first`: rank 0 alone calls it. On buffers its `outs` results come after the operands.
+    Every rank calls it, and it gives the same on all. Where it has `effects`, it runs as often, and in the order, that
+    the program says; one i1, where it gives nothing else, means nothing. `first`: rank 0 alone calls it, and
+    dist-partition gives its results, integers, to the others. On buffers its `outs` results come after the operands.
     """
 
     values: Sequence[ext.Operand[Any]]

@@ -60,6 +60,11 @@ def called(op: ir.Operation) -> Called:
     return _READ[op.name](op)
 
 
+def has_effects(op: ir.Operation) -> bool:
+    """Tell whether an op is an `mw.host` with effects: it runs as often, and in the order, that the program says."""
+    return op.name == HOST and "effects" in op.attributes
+
+
 _READ: dict[str, Callable[[ir.Operation], Called]] = {
     LAPACK: RoutineCall.of,
     FFT: Transform.of,

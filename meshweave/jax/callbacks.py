@@ -19,6 +19,7 @@ from meshweave.bundle import public_dtype
 from meshweave.errors import CompileError
 from meshweave.frontends.stablehlo import CALLBACK
 from meshweave.jax.captured import JaxModule, JaxOp, ops_in
+from meshweave.jax.tokens import has_token, is_token, take_tokens
 from meshweave.runtime.forks import new_reentrant_lock
 from meshweave.runtime.host import ArrayKind, PythonFunction, registered
 
@@ -45,7 +46,8 @@ def take_callbacks(module: JaxModule, functions: Sequence[Callable[..., Any]]) -
             if ir.StringAttr(op.attributes["call_target_name"]).value != _TARGET:
                 continue
             config = ir.DictAttr(op.attributes["mhlo.backend_config"])
-            function = _described(op, functions[ir.IntegerAttr(config["index"]).value])
+            call = functions[ir.IntegerAttr(config["index"]).value]
+            function = _described(op, _in_order(call) if has_token(op.operands) else call)
             op.attributes["call_target_name"] = ir.StringAttr.get(CALLBACK)
             said = f"{registered(function)} {function.name}"
             op.attributes["backend_config"] = ir.StringAttr.get(said)
@@ -55,6 +57,7 @@ def take_callbacks(module: JaxModule, functions: Sequence[Callable[..., Any]]) -
         for op in [op for op in ops_in(module) if op.name == "sdy.mesh"]:
             if ir.StringAttr(op.attributes["sym_name"]).value.startswith("maximal_mesh"):
                 op.erase()  # of the device that would call them
+    take_tokens(module)
 
 
 _OF_DEVICES = ("inspect_sharding", "custom_partitioning")
@@ -63,12 +66,19 @@ _LOWERING = new_reentrant_lock()
 
 @contextmanager
 def without_devices() -> Iterator[None]:
-    """Let JAX lower calls of Python for an abstract mesh: it asks for devices then, and does nothing with them."""
-    dispatch, name = import_module("jax._src.dispatch"), "jaxpr_has_prim_requiring_devices"
+    """Let JAX lower calls of Python for an abstract mesh: it asks for devices then, and does nothing with them.
+
+    It refuses ordered calls that each device would make for itself: here rank 0 makes them.
+    """
+    dispatch, effects = (import_module(f"jax._src.{name}") for name in ("dispatch", "effects"))
     with _LOWERING, ExitStack() as after:
-        if (asked := getattr(dispatch, name, None)) is not None:
-            setattr(dispatch, name, lambda jaxpr: any(of_devices(jaxpr)))
-            after.callback(setattr, dispatch, name, asked)
+        for module, name, value in (
+            (dispatch, "jaxpr_has_prim_requiring_devices", lambda jaxpr: any(of_devices(jaxpr))),
+            (effects, "shardable_ordered_effects", getattr(effects, "ordered_effects", None)),
+        ):
+            if (theirs := getattr(module, name, None)) is not None:
+                setattr(module, name, value)
+                after.callback(setattr, module, name, theirs)
         yield
 
 
@@ -85,13 +95,20 @@ def of_devices(jaxpr: Jaxpr) -> Iterator[tuple[str, str]]:
 
 
 def _described(op: JaxOp, call: Callable[..., Any]) -> PythonFunction:
-    operands = tuple(_kind(value.type, op) for value in op.operands)
-    results = tuple(_kind(result.type, op) for result in op.results)
+    operands, results = (
+        tuple([_kind(value.type, op) for value in values if not is_token(value)])
+        for values in (op.operands, op.results)
+    )
     return PythonFunction(_name(op), call, operands, results)
 
 
+def _in_order(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of arrays alone: JAX's takes and gives a token besides."""
+    return lambda *arrays: call(None, *arrays)[1:]
+
+
 def _kind(type_: Any, op: JaxOp) -> ArrayKind:
-    element = str(getattr(type_, "element_type", "tokens"))
+    element = str(type_.element_type)
     if element not in _DTYPES and element not in _UNSIGNED:
         raise CompileError(f"not supported: {_name(op)} of Python with arrays of {element}")
     return ArrayKind(tuple(type_.shape), _UNSIGNED.get(element) or public_dtype(element))

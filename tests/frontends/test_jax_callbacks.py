@@ -78,6 +78,113 @@ def test_what_has_effects_is_called_once_in_order_and_by_rank_0_alone(mesh: str 
     assert [v for v in ours if isinstance(v, tuple)] == [(4.0, 0), (8.0, 1), (16.0, 2)]
 
 
+SCALAR = jax.ShapeDtypeStruct((), np.float32)
+
+
+def in_order(note: Any, x: Any) -> Any:
+    """Call `note` in a loop, in branches and in what a loop asks; what nothing reads is called too."""
+    x = note("start", like(x), x)
+
+    def step(carry: Any, k: Any) -> Any:
+        note("unread", SCALAR, k)
+        carry = note("step", like(carry), carry)
+        return carry, carry.sum()
+
+    x, sums = lax.scan(step, x, jnp.arange(3.0))
+    x = lax.cond(
+        sums[0] > 0,
+        lambda x: note("yes", like(x), x),
+        lambda x: note("no", like(x), x),
+        x,
+    )
+    low = jax.ShapeDtypeStruct((), bool)
+    x = lax.while_loop(lambda x: note("low", low, x), lambda x: x * 2, x)
+    return x, sums
+
+
+class Notes(list[Any]):
+    """Note what is called in which order; give back what depends on how many calls there were."""
+
+    def __call__(self, what: Any, value: Any) -> Any:
+        self.append((str(what), np.asarray(value).tolist()))
+        return np.bool_(value[0] < 60) if what == "low" else value + np.float32(len(self))
+
+
+@pytest.mark.parametrize("mesh", [None, "x=3"])
+def test_ordered_calls_and_their_results_are_those_of_jax(mesh: str | None) -> None:
+    x, theirs, ours = np.arange(4, dtype=np.float32), Notes(), Notes()
+
+    def named_calls(notes: Notes) -> Any:
+        def note(what: str, kind: Any, value: Any) -> Any:
+            return io_callback(lambda v: notes(what, v), kind, value, ordered=True)
+
+        return lambda x: in_order(note, x)
+
+    right = jax.block_until_ready(jax.jit(named_calls(theirs))(x))
+    made = mw.jax.jit(named_calls(ours), mesh=mesh, in_shardings=("[x]",) if mesh else None)
+    for one, other in zip(made(x), right, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), other)
+    assert list(ours) == list(theirs)
+
+
+@pytest.mark.parametrize("mesh", [None, "x=2, y=2"])
+def test_what_has_results_and_effects_is_called_as_often_as_it_is_written(
+    mesh: str | None,
+) -> None:
+    calls = list[int]()
+
+    def number() -> Any:
+        calls.append(len(calls))
+        return np.float32(len(calls))
+
+    drawn = jax.jit(lambda: io_callback(number, SCALAR))
+
+    def f(x: Any) -> Any:
+        once = drawn() + drawn() * 10  # alike, and both are called
+        return x + once, lax.scan(lambda c, _: (c, drawn()), 0, None, length=4)[1]
+
+    made = mw.jax.jit(f, mesh=mesh, in_shardings=("[x]",) if mesh else None)
+    x = np.zeros(3, np.float32)
+    for first in (0, 6):
+        shifted, rows = made(x)
+        assert np.asarray(shifted).tolist() == [first + 1 + 10 * (first + 2)] * 3
+        assert np.asarray(rows).tolist() == [first + k for k in (3, 4, 5, 6)]
+    assert "2 of 2 results proven" in str(made.explain())
+
+
+def test_ordered_prints_on_a_mesh_come_in_order(capfd: pytest.CaptureFixture[str]) -> None:
+    def f(x: Any) -> Any:
+        jax.debug.print("first {}", x[0], ordered=True)
+        lax.fori_loop(0, 3, lambda k, c: jax.debug.print("{}", k, ordered=True), None)
+        return x
+
+    x = jnp.arange(3.0)
+    jax.block_until_ready(jax.jit(f)(x))
+    jax.effects_barrier()
+    right = capfd.readouterr().out
+    mw.jax.jit(f, mesh="x=2", in_shardings=("[x]",))(x)
+    assert capfd.readouterr().out == right == "first 0.0\n0\n1\n2\n"
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_in_a_shard_map_every_rank_has_its_own_results(ordered: bool) -> None:
+    seen = list[Any]()
+
+    def noted(a: np.ndarray) -> np.ndarray:
+        seen.append(a.tolist())
+        return a * 2
+
+    axes = jax.sharding.AbstractMesh((2,), ("x",))
+    spec = jax.sharding.PartitionSpec("x")
+    body = jax.shard_map(
+        lambda x: io_callback(noted, like(x), x, ordered=ordered),
+        mesh=axes, in_specs=spec, out_specs=spec,
+    )  # fmt: skip
+    result = mw.jax.jit(body, mesh="x=2")(np.arange(4, dtype=np.float32))
+    assert np.asarray(result).tolist() == [0, 2, 4, 6]
+    assert sorted(seen) == [[0, 1], [2, 3]]
+
+
 def test_in_a_shard_map_every_rank_calls_for_its_part() -> None:
     seen = list[Any]()
 
@@ -113,7 +220,10 @@ KINDS = ["bool", "int8", "uint8", "int16", "uint32", "int32", "bfloat16", "float
 
 
 @pytest.mark.parametrize("shape", some([(2, 3), (3,), (), (3, 0)], 2))
-def test_arrays_of_all_dtypes_go_in_and_out(shape: Sequence[int]) -> None:
+@pytest.mark.parametrize(("call", "mesh"), [(jax.pure_callback, None), (io_callback, "x=2")])
+def test_arrays_of_all_dtypes_go_in_and_out(
+    call: Any, mesh: str | None, shape: Sequence[int]
+) -> None:
     rng = np.random.default_rng(1)
     values = [jnp.asarray(rng.integers(0, 100, shape)).astype(d) for d in KINDS] + [jnp.arange(2)]
     given = list[Any]()
@@ -122,10 +232,20 @@ def test_arrays_of_all_dtypes_go_in_and_out(shape: Sequence[int]) -> None:
         given.extend(arrays)
         return tuple([np.asarray(a)[::-1] if np.ndim(a) else np.asarray(a) for a in arrays])
 
-    made = mw.jax.jit(lambda *a: jax.pure_callback(turned, tuple(map(like, a)), *a), results="jax")
+    def called(*arrays: Any) -> Any:
+        return call(turned, tuple(map(like, arrays)), *arrays)
+
+    made = mw.jax.jit(called, mesh=mesh, results="jax")
     for value, result, seen in zip(values, made(*values), given, strict=True):
         assert result.dtype == seen.dtype == value.dtype
         np.testing.assert_array_equal(result, value[::-1] if value.ndim else value)
+
+
+def test_results_of_rank_0_come_to_all_ranks_bit_by_bit() -> None:
+    bits = np.array([0x80000000, 0x7FC12345, 0xFF800000, 1], np.uint32).view(np.float32)
+    made = mw.jax.jit(lambda x: io_callback(lambda a: bits, like(x), x), mesh="x=2")
+    result = np.asarray(made(np.zeros(4, np.float32)))
+    assert result.view(np.uint32).tolist() == bits.view(np.uint32).tolist()
 
 
 def test_an_error_ends_the_call_in_a_line_and_the_next_call_runs() -> None:
@@ -176,13 +296,6 @@ REFUSED = {
     "pure_callback of Python with arrays of complex": lambda x: jax.pure_callback(
         np.abs, jax.ShapeDtypeStruct((3,), np.float32), x + 0j
     ),
-    "io_callback of Python has effects and results: jax.pure_callback": lambda x: io_callback(
-        np.sin, like(x), x
-    ),
-    "io_callback of Python with arrays of tokens": lambda x: (
-        io_callback(print, None, x, ordered=True),
-        x,
-    )[1],
 }
 
 

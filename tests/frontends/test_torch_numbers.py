@@ -285,3 +285,22 @@ def test_places_of_nan_in_pools_are_the_last_ones() -> None:
         )
 
     check(function, x)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sums_of_exponentials_are_as_exact_as_those_of_eager(dim: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(33, 7, generator=rng) * 30
+    slopes = torch.randn(33, 7, generator=rng)
+    made = torch.compile(lambda x: x.logcumsumexp(dim), backend=mw.torch_backend(), dynamic=False)
+
+    def computed(function: Any, dtype: Any) -> list[torch.Tensor]:
+        given = x.to(dtype).requires_grad_()
+        result = function(given)
+        return [result.detach(), *torch.autograd.grad(result, given, slopes.to(dtype))]
+
+    right = computed(lambda x: x.logcumsumexp(dim), torch.float64)
+    eager = computed(lambda x: x.logcumsumexp(dim), torch.float32)
+    for ours, theirs, exact in zip(computed(made, torch.float32), eager, right, strict=True):
+        allowed = 1.2 * float((theirs - exact).abs().max())
+        assert float((ours - exact).abs().max()) <= allowed

@@ -138,6 +138,33 @@ func.func @before_what_it_reads(%a: tensor<8xf32>) -> tensor<8xf32> {
 
 // -----
 
+func.func @calls_of_python_in_another_order(%a: tensor<8xf32>) -> (tensor<i32>, tensor<i32>) {
+  %r = "hint.region"() ({
+    %h = "mw.host"() {number = 7 : i64, function = "draw", effects, first} : () -> tensor<i32>
+    "hint.yield"(%h) : (tensor<i32>) -> ()
+  }) {hints = {bundle = "drawn"}} : () -> tensor<i32>
+  // expected-remark @+1 {{before=@drawn: both call Python, in the order of the program}}
+  %s = "hint.region"() ({
+    %h = "mw.host"() {number = 8 : i64, function = "draw", effects, first} : () -> tensor<i32>
+    "hint.yield"(%h) : (tensor<i32>) -> ()
+  }) {hints = {order = "before=@drawn"}} : () -> tensor<i32>
+  return %r, %s : tensor<i32>, tensor<i32>
+}
+
+// -----
+
+func.func @calls_of_python_in_slices(%a: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error @below {{draw of Python at }}
+  %r = "hint.region"() ({
+    %h = "mw.host"(%a) {number = 7 : i64, function = "draw", effects, first} : (tensor<8xf32>) -> tensor<i32>
+    %e = math.exp %a : tensor<8xf32>
+    "hint.yield"(%e) : (tensor<8xf32>) -> ()
+  }) {hints = {slice = "t=2"}} : () -> tensor<8xf32>
+  return %r : tensor<8xf32>
+}
+
+// -----
+
 func.func @no_such_bundle(%a: tensor<8xf32>) -> tensor<8xf32> {
   // expected-remark @+1 {{after=@nobody: no other region has that bundle}}
   %q = "hint.region"() ({

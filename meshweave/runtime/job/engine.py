@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from meshweave.abi import PYTHON
 from meshweave.bundle import Bundle
-from meshweave.errors import MeshweaveError
+from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.arrays.array import Array, collect, laid_out
 from meshweave.runtime.cores import checked_cores
 from meshweave.runtime.engine import check_engine
@@ -128,12 +129,26 @@ class JobExecutable(TracedRank):
         board.trace(self.rank, self._program.marks_at)  # all programs of the job have one board
         board.begin(self.rank)
         self._lookout.begin()
-        code = self._program.step(context)
+        code, raised = 0, None
+        try:
+            code = self._program.step(context)
+        except RankError as error:  # of a function of Python
+            raised = error
         self._lookout.end()
         board.end(self.rank)
         if code:
             line = fault(self.manifest, self.rank, code, code_meaning(code))
             self.job.fail(self._flight.written("failure", line))
+        if PYTHON in self.manifest.libraries:
+            self._raise_together(raised)
+
+    def _raise_together(self, own: RankError | None) -> None:
+        """Raise on every rank what a function of Python has raised on some: all have zeros from it."""
+        told = self.job.all_gather(own and str(own))
+        if own is not None:
+            raise own
+        if any(told):
+            raise RankError(next(line for line in told if line))
 
     def _stalled(self, line: str) -> NoReturn:
         self.job.fail(self._flight.written("timeout", line))

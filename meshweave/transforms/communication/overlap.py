@@ -16,6 +16,7 @@ from typing import ClassVar
 from meshweave.dialects.dist import axes_of
 from meshweave.hints.ledger import HONOURED, INFEASIBLE, UNSUPPORTED, Ledger, Outcome, StatedHint
 from meshweave.ir.bindings import ir
+from meshweave.ir.calls import has_effects
 from meshweave.layout.mesh import Mesh
 from meshweave.transforms.base import Pass, mesh_of_module, walk
 from meshweave.transforms.communication.overlapping.lines import reorder
@@ -87,6 +88,8 @@ class _Overlap:
     def run(self) -> None:
         self._number()
         for block in self._blocks():  # inner ones first
+            if any(has_effects(op) for view in block.operations for op in walk(view.operation)):
+                continue  # calls of Python stay in their order
             reorder(block, self._wanted(block))
             if block.owner.operation.name == "scf.for":
                 self._rotate(block.owner.operation)

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.ir.bindings import ir
+from meshweave.ir.calls import HOST
 from meshweave.ir.ops import terminator
 from meshweave.ir.scans import SCAN
 from meshweave.ir.scatters import SCATTER
@@ -27,6 +28,7 @@ from meshweave.transforms.base import (
     port_attrs,
     set_port_attrs,
 )
+from meshweave.transforms.partitioning.hosts import fix_host
 from meshweave.transforms.partitioning.local import Local
 from meshweave.transforms.partitioning.ops import FIXERS, fix_linalg
 from meshweave.transforms.partitioning.orders import fix_order, fix_sort
@@ -141,6 +143,8 @@ def _op(op: ir.Operation, local: Local) -> None:
         fix_sort(op, operands, local)
     elif op.name == SCATTER:
         fix_scatter(op, operands, local)
+    elif op.name == HOST:
+        fix_host(op, local)
     elif op.name in WINDOWED:
         WINDOWED[op.name](LocalOp(op, operands, results, local))
     elif op.name in FIXERS:

@@ -2,7 +2,8 @@
 
 from meshweave.hints.ledger import HONOURED, INFEASIBLE, Ledger, Outcome
 from meshweave.ir.bindings import ir
-from meshweave.transforms.base import users
+from meshweave.ir.calls import has_effects
+from meshweave.transforms.base import users, walk
 from meshweave.transforms.slicing.body import outside
 from meshweave.transforms.slicing.ledger import REGION, number, ops_met, regions_of, settle
 
@@ -46,6 +47,8 @@ def _placed(region: ir.Operation, others: list[ir.Operation], first: bool) -> st
             here = None if isinstance(owner, ir.Block) else places.get(owner.operation)
             if here is not None and here >= places[target]:
                 return "it reads what is made there or later"
+        if _both_call(region, list(places)[places[target] : places[region]]):
+            return _IN_ORDER
         region.move_before(target)
         return ""
     target = max(ahead, key=lambda o: places[o])
@@ -53,8 +56,19 @@ def _placed(region: ir.Operation, others: list[ir.Operation], first: bool) -> st
         for user in users(result):
             if places[_in_block(user.operation, places)] <= places[target]:
                 return "what it makes is read there or earlier"
+    if _both_call(region, list(places)[places[region] + 1 : places[target] + 1]):
+        return _IN_ORDER
     region.move_after(target)
     return ""
+
+
+_IN_ORDER = "both call Python, in the order of the program"
+
+
+def _both_call(region: ir.Operation, passed: list[ir.Operation]) -> bool:
+    """Tell whether there are calls of Python with effects in a region, and in ops that it would pass."""
+    calls = [any(map(has_effects, walk(op))) for op in (region, *passed)]
+    return calls[0] and any(calls[1:])
 
 
 def _in_block(op: ir.Operation, places: dict[ir.Operation, int]) -> ir.Operation | None:

@@ -30,6 +30,8 @@ from meshweave.hints.ledger import (
     StatedHint,
 )
 from meshweave.ir.bindings import ir
+from meshweave.ir.calls import has_effects
+from meshweave.ir.locations import location_text
 from meshweave.ir.ops import replace_op, terminator
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Axis, Mesh
@@ -327,6 +329,10 @@ def choose(region: ir.Operation, axes: tuple[TimeAxis, ...]) -> SliceProgram:
     It is cut where constraints say, else along the first dims of the results that all ops share. Raises
     NotSliceable with what prevents it.
     """
+    for op in walk(region):
+        if has_effects(op):
+            called, place = op.attributes["function"].value, location_text(op.location)
+            raise NotSliceable(f"{called} of Python at {place} runs once, not once in a slice")
     types = [v.type for v in terminator(region.regions[0].blocks[0]).operands]
     constrained = {n for op in walk(region) if op.name == "hint.place" for n in _names(op)}
     free = [axis for axis in axes if axis.name not in constrained]

@@ -122,6 +122,11 @@ def test_a_job_of_srun():
     check_done(by_slurm(2, "-c", code), 2)
 
 
+@pytest.mark.skipif(not find_spec("jax"), reason="JAX is missing")
+def test_programs_on_a_job_call_python():
+    check_done(by_mpiexec(2, str(HERE / "calling.py")), 2)
+
+
 @pytest.mark.torch
 def test_a_job_of_torchrun(tmp_path):
     check_done(by_torchrun(2, str(HERE / "everything.py"), str(tmp_path), "torch"), 2)

@@ -1,12 +1,10 @@
 """Lower calls: of functions of Python, which JAX's face has given numbers, to `mw.host`, and of LAPACK."""
 
-from meshweave.errors import CompileError
 from meshweave.frontends.stablehlo import CALLBACK
 from meshweave.frontends.stablehlo.lowerings.lapack import lower_library_call
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64, tensor_type
 from meshweave.ir.calls import HOST
-from meshweave.ir.locations import location_text
 
 
 def is_callback(op: ir.Operation) -> bool:
@@ -25,21 +23,16 @@ def lower_custom_call(op: ir.Operation) -> None:
 def _lower_callback(op: ir.Operation) -> None:
     """Lower a call of Python. Integers are signless in it, and what has no elements is left out."""
     number, _, name = ir.StringAttr(op.attributes["backend_config"]).value.partition(" ")
-    names = ["effects", *["first"] * (not _is_of_ranks(op))] if _has_effects(op) else []
-    effects = dict.fromkeys(names, ir.UnitAttr.get())
-    if effects and len(op.results):
-        raise CompileError(
-            f"not supported: {name} of Python has effects and results: jax.pure_callback, without effects, is right",
-            location_text(op),
-        )
+    by_first = _has_effects(op) and not _is_of_ranks(op)
+    names = ["effects", *["first"] * by_first] if _has_effects(op) else []
     b = OpBuilder.before(op)
     operands = [_as(b, v, _signless(v.type)) for v in op.operands if 0 not in v.type.shape]
     results = [result for result in op.results if 0 not in result.type.shape]
-    types = [_signless(result.type) for result in results]
-    if effects:
+    types = [_bits(r.type) if by_first else _signless(r.type) for r in results]
+    if names and not types:
         types = [tensor_type([], ir.IntegerType.get_signless(1))]
-    said = {"number": i64(int(number)), "function": ir.StringAttr.get(name), **effects}
-    made = b.op(HOST, types, operands, **said).results
+    said = {"number": i64(int(number)), "function": ir.StringAttr.get(name)}
+    made = b.op(HOST, types, operands, **said, **dict.fromkeys(names, ir.UnitAttr.get())).results
     for value, result in zip(made, results):
         result.replace_all_uses_with(_as(b, value, result.type))
     for result in op.results:
@@ -69,9 +62,19 @@ def _signless(type_: ir.Type) -> ir.Type:
     return tensor_type(type_.shape, ir.IntegerType.get_signless(element.width))
 
 
+def _bits(type_: ir.Type) -> ir.Type:
+    """Return the integers that have the bits of elements: ranks add zeros to these, which changes none."""
+    element = type_.element_type
+    width = 8 if str(element) == "i1" else element.width
+    return tensor_type(type_.shape, ir.IntegerType.get_signless(width))
+
+
 def _as(b: OpBuilder, value: ir.Value, type_: ir.Type) -> ir.Value:
-    """Return a value's bits as another type."""
-    return value if value.type == type_ else b.one("stablehlo.bitcast_convert", type_, value)
+    """Return a value's bits as another type; bytes of 0 and 1 as i1."""
+    if value.type == type_:
+        return value
+    same = value.type.element_type.width == type_.element_type.width
+    return b.one("stablehlo.bitcast_convert" if same else "stablehlo.convert", type_, value)
 
 
 LOWER = {"stablehlo.custom_call": lower_custom_call}

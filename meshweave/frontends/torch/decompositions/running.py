@@ -10,6 +10,8 @@ from torch._ops import OpOverload
 from meshweave.frontends.torch.decompositions.halves import HALVES
 
 Combine = Callable[[Tensor, Tensor], Tensor]
+_WIDER = {**dict.fromkeys(HALVES, torch.float32), torch.float32: torch.float64}
+"""In which types torch adds up along a dim, by those of the elements."""
 
 
 def decompositions() -> dict[object, Callable[..., object]]:
@@ -37,13 +39,12 @@ def of_rows(op: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Ten
 
 def _cumulative(op: OpOverload) -> Callable[..., Tensor]:
     """Compute a cumulative op as torch does: in a wider type than the elements, rounded at the end."""
-    wider = {**dict.fromkeys(HALVES, torch.float32), torch.float32: torch.float64}
 
     def cumulate(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
         kind = dtype or (x.dtype if x.is_floating_point() else torch.int64)
         if not x.dim():
             return x.to(kind)
-        computed = wider.get(kind, kind)
+        computed = _WIDER.get(kind, kind)
         if computed == x.dtype:
             return NotImplemented
         return op(x.to(kind).to(computed), dim).to(kind)
@@ -52,12 +53,12 @@ def _cumulative(op: OpOverload) -> Callable[..., Tensor]:
 
 
 def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    """Combine the first 1, 2, ... elements along a dim, in log2(size) rounds."""
-    step = 1
+    """Combine the first 1, 2, ... elements along a dim, in log2(size) rounds, in a wider type as torch does."""
+    step, sums = 1, x.to(_WIDER.get(x.dtype, x.dtype))
     while x.dim() and step < x.shape[dim]:
-        x = torch.logaddexp(shifted(x, dim, step, -math.inf), x)
+        sums = torch.logaddexp(shifted(sums, dim, step, -math.inf), sums)
         step *= 2
-    return x
+    return sums.to(x.dtype)
 
 
 def shifted(x: Tensor, dim: int, step: int, fill: float) -> Tensor:
