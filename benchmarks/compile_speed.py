@@ -149,7 +149,8 @@ def checks(options: argparse.Namespace) -> None:
         runs = [check_seconds(text) for _ in range(2 if "100 layers" in name else 5)]
         whole, check, buffers = [min(column) for column in zip(*runs, strict=True)]
         share = f"{100 * (check + buffers) / (whole - check - buffers):.1f} %"
-        checked, plain, ratio = by_turns(text, 3 if "100 layers" in name else 15)
+        turns = 3 if "100 layers" in name else max(15, min(60, int(3 / whole)))
+        checked, plain, ratio = by_turns(text, turns)
         made.add_row(
             name, *map(milliseconds, (whole, check, buffers)), share,
             *map(milliseconds, (checked, plain)), f"{100 * (ratio - 1):.1f} %",

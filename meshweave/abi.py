@@ -325,7 +325,7 @@ class DirectCall:
 
     Of a function of NumPy's that moves or chooses elements, instead of all that: it, 0 for indexing, the dict of kinds
     by their shapes, the name "shape", the type of NumPy's arrays, the addresses of what copies one, and makes one of a
-    scalar, and the bytes of an element.
+    scalar, and the bytes of an element. Of both: the type Exception; what is none is raised, as Ctrl-C is.
     """
 
     ARGUMENTS = 0
@@ -361,7 +361,8 @@ class DirectCall:
     ITEMSIZE = 288
     LOWEST = 296
     HIGHEST = 304
-    BYTES = 312
+    EXCEPTION = 312
+    BYTES = 320
     MOST = 4
     AN_ARRAY = 0
     F32 = 1

@@ -10,6 +10,7 @@ from depth import some
 import meshweave as mw
 from meshweave.api.callables.often import OFTEN
 from meshweave.errors import UsageError
+from meshweave.lowering.cpu.collectives.direct import direct_object
 from meshweave.runtime.local.direct import direct_calls
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -149,6 +150,20 @@ def test_mistakes_are_told_as_ever():
     for shape in ((5, 5), "x", (2.5,), (-1, -1)):
         with pytest.raises(mw.MeshweaveError, match="reshape"):
             a.reshape(shape)
+
+
+@pytest.mark.parametrize("error", (KeyboardInterrupt, SystemExit, ValueError))
+def test_failures_go_the_longer_way_and_what_ends_a_program_is_raised(error):
+    def raises(values):
+        raise error
+
+    a, ways = mw.asarray(X), direct_calls(direct_object())
+    call = ways.of_move(raises, a.kind, lambda array: array.shape)
+    if issubclass(error, Exception):
+        assert call(a) == (3, 4)
+    else:
+        with pytest.raises(error):
+            call(a)
 
 
 def test_traces_and_scopes_and_watchers_see_each_call():

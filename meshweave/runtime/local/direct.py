@@ -113,6 +113,7 @@ class DirectCalls:
             DirectCall.NDARRAY: id(np.ndarray),
             DirectCall.COPY: _numpy_function(_NEW_COPY),
             DirectCall.OF_SCALAR: _numpy_function(_FROM_SCALAR),
+            DirectCall.EXCEPTION: id(Exception),
         }
 
     def of_loop(

@@ -48,6 +48,7 @@
 #DirectCall_ITEMSIZE = 288 : i64
 #DirectCall_LOWEST = 296 : i64
 #DirectCall_HIGHEST = 304 : i64
+#DirectCall_EXCEPTION = 312 : i64
 #DirectCall_AN_ARRAY = 0 : i64
 #DirectCall_F32 = 1 : i64
 #DirectCall_AN_INTEGER = 3 : i64
@@ -72,6 +73,7 @@ llvm.func @PyObject_CallObject(!llvm.ptr, !llvm.ptr) -> !llvm.ptr
 llvm.func @PyLong_AsLongLong(!llvm.ptr) -> i64
 llvm.func @PyErr_Occurred() -> !llvm.ptr
 llvm.func @PyErr_Clear()
+llvm.func @PyErr_GivenExceptionMatches(!llvm.ptr, !llvm.ptr) -> i32
 llvm.func @Py_IncRef(!llvm.ptr)
 llvm.func @Py_DecRef(!llvm.ptr)
 llvm.func @load_i64(!llvm.ptr, i64) -> i64
@@ -330,6 +332,24 @@ llvm.func @new_array(%block: !llvm.ptr, %kind: !llvm.ptr, %values: !llvm.ptr) ->
   llvm.return %null : !llvm.ptr
 }
 
+// Whether what was raised, if anything, is a failure of this way, and not what ends a program, as Ctrl-C does.
+llvm.func @may_go_on(%block: !llvm.ptr) -> i1 attributes {always_inline} {
+  %yes = arith.constant true
+  %no = arith.constant 0 : i32
+  %null = llvm.mlir.zero : !llvm.ptr
+  %exception_field = arith.constant #DirectCall_EXCEPTION
+  %exception = llvm.call @load_ptr(%block, %exception_field) : (!llvm.ptr, i64) -> !llvm.ptr
+  %error = llvm.call @PyErr_Occurred() : () -> !llvm.ptr
+  %is_none = llvm.icmp "eq" %error, %null : !llvm.ptr
+  cf.cond_br %is_none, ^end(%yes : i1), ^look
+^look:
+  %matches = llvm.call @PyErr_GivenExceptionMatches(%error, %exception) : (!llvm.ptr, !llvm.ptr) -> i32
+  %is_failure = arith.cmpi ne, %matches, %no : i32
+  cf.br ^end(%is_failure : i1)
+^end(%found: i1):
+  llvm.return %found : i1
+}
+
 // Call the function of Python's with the same arguments.
 llvm.func @call_slow(%block: !llvm.ptr, %args: !llvm.ptr, %nargs: i64) -> !llvm.ptr attributes {no_inline} {
   %c0 = arith.constant 0 : i64
@@ -337,6 +357,9 @@ llvm.func @call_slow(%block: !llvm.ptr, %args: !llvm.ptr, %nargs: i64) -> !llvm.
   %null = llvm.mlir.zero : !llvm.ptr
   %slow_field = arith.constant #DirectCall_SLOW
   %slow = llvm.call @load_ptr(%block, %slow_field) : (!llvm.ptr, i64) -> !llvm.ptr
+  %goes_on = llvm.call @may_go_on(%block) : (!llvm.ptr) -> i1
+  cf.cond_br %goes_on, ^again, ^none
+^again:
   llvm.call @PyErr_Clear() : () -> ()
   %given = llvm.call @PyTuple_New(%nargs) : (i64) -> !llvm.ptr
   %no_memory = llvm.icmp "eq" %given, %null : !llvm.ptr
