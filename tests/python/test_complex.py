@@ -254,6 +254,6 @@ REFUSED = (
 
 @pytest.mark.parametrize(("name", "said"), list(zip(*REFUSED)))
 def test_what_needs_an_order_is_refused(name: str, said: str) -> None:
-    message = f"{said}: dtype meshweave.complex64|mw.sort of complex numbers is not supported"
+    message = f"{said}: dtype meshweave.complex64|mw.sort by complex numbers is not supported"
     with pytest.raises(mw.MeshweaveError, match=message):
         mw.jit(lambda a: getattr(mw, name)(a))(Z)

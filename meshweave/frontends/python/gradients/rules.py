@@ -44,5 +44,6 @@ REFUSED = {
     ),
     "places": _PLACES,
     "nextafter": "its steps are those between floats",
+    "view": "it takes bits, not numbers",
 }
 """Primitive -> why it has no derivative."""
