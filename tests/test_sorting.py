@@ -342,6 +342,12 @@ def test_of_a_sort_no_more_is_put_in_order_than_is_read(monkeypatch: pytest.Monk
         assert counts.pop() == count and not counts
 
 
+def received(program, rank_program):
+    """What ranks receive, where all results are proven."""
+    assert "unproven" not in program.explain()
+    return sum(c.bytes for c in rank_program.bundle.manifest.collectives)
+
+
 def test_what_differs_is_found_where_it_lies() -> None:
     x = np.random.default_rng(3).integers(0, 50, 512).astype(np.int32)
     f = mw.jit(lambda x: mw.unique_all(x, size=64), mesh="x=4", in_layouts=("[x]",))
@@ -349,8 +355,77 @@ def test_what_differs_is_found_where_it_lies() -> None:
     wanted = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
     for got, right in zip((values[:50], places[:50], inverse, counts[:50]), wanted, strict=True):
         np.testing.assert_array_equal(got, right)
-    moves = f.lower(x).compile().program.bundle.manifest.collectives
-    assert max(c.bytes for c in moves) <= 512 * 8 // 2
+    own, first, few = 512 // 4 * 8, 64 * 4 * 3 // 2, 4 + 12 + 6  # pairs of a sort, and the first
+    program = f.lower(x).compile()
+    assert received(program, program.program) <= own + own + 3 * first + few
+    f = mw.jit(lambda x: mw.unique_all(x, size=64)[0], mesh="x=4", in_layouts=("[x]",))
+    program = f.lower(x).compile()
+    assert received(program, program.program) <= own // 2 + first + few
+
+
+@sampled(3)
+@pytest.mark.parametrize("shape", [(13,), (8, 3), (1,), (16,)])
+@pytest.mark.parametrize("mesh, layouts", [("x=3", "[x]"), ("x=2, y=2", "[x*y]"), ("x=4", "[x]")])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])
+def test_what_differs_keeps_its_bits(shape, mesh, layouts, dtype) -> None:
+    """Of equal elements the first one counts, -0.0 or 0.0; each NaN is one of its own; pieces may be uneven."""
+    x = sample(shape, dtype, 7)
+    layout = layouts[:-1] + ", _]" * (len(shape) - 1) if len(shape) > 1 else layouts
+    f = mw.jit(lambda x: mw.unique_all(x, size=9), mesh=mesh, in_layouts=(layout,))
+    values, places, inverse, counts = map(np.asarray, f(x))
+    order = first(x.ravel(), 0, x.size, False)
+    row = x.ravel()[order]
+    new = np.append(True, row[1:] != row[:-1])
+    ranks, found = np.cumsum(new) - 1, min(new.sum(), 9)
+    np.testing.assert_array_equal(inverse.ravel()[order], ranks)
+    np.testing.assert_array_equal(counts, np.bincount(ranks, minlength=9)[:9])
+    np.testing.assert_array_equal(values, np.append(row[new], [row[0]] * 9)[:9])
+    np.testing.assert_array_equal(np.signbit(values[:found]), np.signbit(row[new][:9]))
+    np.testing.assert_array_equal(places, np.append(order[new], [0] * 9)[:9])
+
+
+def test_what_is_read_at_the_places_of_a_sort_is_sorted_with_it() -> None:
+    """In our programs and in JAX's, whose places may count from the end: no rank has more than its part."""
+    jax = pytest.importorskip("jax")
+    x, y = np.random.default_rng(5).integers(0, 9, (2, 64)).astype(np.float32)
+    order = np.argsort(x, kind="stable")
+    options = {"mesh": "x=4", "in_layouts": ("[x]", "[x]"), "out_layouts": ("[x]", "[x]")}
+
+    def both(x, y):
+        order = mw.argsort(x)
+        return mw.take(x, order), y[order]
+
+    f = mw.jit(both, **options)
+    for got, wanted in zip(f(x, y), (x[order], y[order]), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    program = f.lower(x, y).compile()
+    assert received(program, program.program) <= 2 * 64
+    unique = lambda x: jax.numpy.unique(x, size=12, fill_value=-1)  # noqa: E731
+    with mw.from_jax(unique, x, mesh="x=4", in_shardings="[x]") as program:
+        np.testing.assert_array_equal(program(x), unique(x))
+        assert received(program, program.program) <= 64 + 2 * 12 * 4 * 3 // 2 + 4 + 12 + 6
+
+
+def test_of_a_read_elsewhere_nothing_is_proven() -> None:
+    def text(last: int) -> str:
+        return f"""
+        func.func @main(%x: tensor<8xi32> {{dist.layout = #dist.layout<"[x]">}}) -> tensor<8xi32> {{
+          %s:2 = "mw.sort"(%x) {{dim = 0 : i64}} : (tensor<8xi32>) -> (tensor<8xi32>, tensor<8xi32>)
+          %e = tensor.empty() : tensor<8xi32>
+          %read = linalg.map ins(%s#1 : tensor<8xi32>) outs(%e : tensor<8xi32>) (%in: i32, %out: i32) {{
+            %last = arith.constant {last} : index
+            %place = arith.index_cast %in : i32 to index
+            %held = arith.minsi %place, %last : index
+            %one = tensor.extract %x[%held] : tensor<8xi32>
+            linalg.yield %one : i32
+          }}
+          return %read : tensor<8xi32>
+        }}"""
+
+    local = partitioned("x=2", text(7))
+    assert "dist.merge" in local and "all_gather" not in local
+    assert status(on("x=2", text(7)), local) == 0 != status(on("x=2", text(6)), local)
+    assert "all_gather" in partitioned("x=2", text(6))
 
 
 def test_what_is_sorted_in_uneven_pieces_is_reduced_without_their_padding() -> None:

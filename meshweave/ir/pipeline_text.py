@@ -10,8 +10,10 @@ from meshweave.errors import UsageError
 
 GLOBAL_PASSES = (
     "hint-apply",
+    "trivial-dce",
     "remake-scores",
     "outline-repeats",
+    "sort-together",
     "dist-donate",
     "dist-propagate",
     "dist-insert-redistribute",

@@ -12,6 +12,7 @@ from meshweave.transforms.propagation.outline_repeats import OutlineRepeats
 from meshweave.transforms.propagation.place import Place
 from meshweave.transforms.propagation.propagate import Propagate
 from meshweave.transforms.propagation.report import Report
+from meshweave.transforms.propagation.sort_together import SortTogether
 from meshweave.transforms.propagation.specialize_mesh import SpecializeMesh
 from meshweave.transforms.redistribution.fold_redistribute import FoldRedistribute
 from meshweave.transforms.redistribution.insert_redistribute import InsertRedistribute
@@ -26,6 +27,7 @@ _CLASSES: tuple[type[Pass], ...] = (
     HintApply,
     SpecializeMesh,
     RemakeScores,
+    SortTogether,
     OutlineRepeats,
     Donate,
     Propagate,

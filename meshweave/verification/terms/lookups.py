@@ -13,7 +13,7 @@ from meshweave.verification.terms.arith import predicate_of
 from meshweave.verification.terms.indices import Expr, Var, bounds, of_var, plus, variables
 from meshweave.verification.terms.masks import is_plain
 from meshweave.verification.terms.nodes import is_neutral
-from meshweave.verification.terms.orders import first_of_blocks
+from meshweave.verification.terms.orders import first_of_blocks, place_of
 from meshweave.verification.terms.parts import is_apart, within
 from meshweave.verification.terms.terms import (
     MixedError,
@@ -145,8 +145,11 @@ def all_of(terms: Terms, conditions: Sequence[Term]) -> Term:
 def gather(terms: Terms, table: Term, indices: Sequence[Term]) -> Term:
     """Return what is read of a table at computed places, which variables "g" 0, 1, .. stand for in it.
 
+    A place in an order is within its dim: bounds and types of it say nothing.
+
     Raises MixedError where parts of the table are read at sums of such a place and another.
     """
+    indices = [place_of(terms, index) or index for index in indices]
     first = first_of_blocks(terms, table, indices)
     if first is not None:
         return first

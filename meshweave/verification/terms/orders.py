@@ -49,10 +49,10 @@ def in_order(terms: Terms, view: Term, along: Var) -> tuple[Term, Term] | None:
         return None
     if node.op == "gather":
         table, *indices = _reads(terms, view)
-        place = _place(terms, indices[0]) if len(indices) == 1 else None
+        place = place_of(terms, indices[0]) if len(indices) == 1 else None
     elif node.op == "arith.addi":
         added = _reads(terms, view)
-        places = [p for p in (_place(terms, r) for r in added) if p is not None]
+        places = [p for p in (place_of(terms, r) for r in added) if p is not None]
         begins = [e for e in (as_place(terms, r) for r in added) if e is not None]
         if len(places) != 1 or len(begins) != 1:
             return None
@@ -87,7 +87,7 @@ def first_of_blocks(terms: Terms, table: Term, indices: Sequence[Term]) -> Term 
     if len(indices) != 1 or terms.nodes[table.node].op != "arith.addi" or not is_plain(table):
         return None
     last, places = (
-        _place(terms, indices[0]),
+        place_of(terms, indices[0]),
         {v for e in table.exprs for v in variables(e) if v.kind == "g"},
     )
     if last is None or len(places) != 1:
@@ -119,7 +119,7 @@ def _whole(terms: Terms, own: Term, keys: Term, q: Var, blocks: int) -> Term | N
     if terms.nodes[keys.node].op != "gather" or not is_plain(keys):
         return None
     table, *indices = _reads(terms, keys)
-    if len(indices) != 1 or _place(terms, indices[0]) != own or not is_plain(table):
+    if len(indices) != 1 or place_of(terms, indices[0]) != own or not is_plain(table):
         return None
     here = plus(times(of_var(q), size), of_var(Var("g", "0", size)))
     dims = [d for d, e in enumerate(table.exprs) if e == here]
@@ -135,8 +135,8 @@ def _whole(terms: Terms, own: Term, keys: Term, q: Var, blocks: int) -> Term | N
     return terms.view(table.node, exprs, table.fills)
 
 
-def _place(terms: Terms, view: Term) -> Term | None:
-    """Return the place in an order that an index is; None for any other."""
+def place_of(terms: Terms, view: Term) -> Term | None:
+    """Return the place in an order that a number is, of any type; None for any other."""
     node = terms.nodes[view.node]
     if not is_plain(view):
         return None
@@ -144,7 +144,7 @@ def _place(terms: Terms, view: Term) -> Term | None:
         return view
     if node.op not in _KEPT:
         return None
-    known = [_place(terms, r) for r in _reads(terms, view)]
+    known = [place_of(terms, r) for r in _reads(terms, view)]
     found = [place for place in known if place is not None]
     if len(found) != 1 or not _keeps(terms, view, found[0]):
         return None

@@ -32,6 +32,7 @@ from meshweave.verification.terms.indices import (
 from meshweave.verification.terms.levels import NUMBER, level
 from meshweave.verification.terms.masks import as_place
 from meshweave.verification.terms.nodes import NODE, in_order, is_neutral, plain
+from meshweave.verification.terms.orders import place_of
 from meshweave.verification.terms.pieces import by_place, guarded
 from meshweave.verification.terms.products import exponential, product
 from meshweave.verification.terms.reductions.joins import combine
@@ -156,6 +157,9 @@ def _special(
         return _cast(terms, type_, reads[0])
     values = [terms.constant_of(r) for r in reads]
     if all(v is not None for v in values):
+        if name == "arith.trunci" and isinstance(values[0], int) and is_integer(type_):
+            half = 1 << int(type_[1:]) - 1
+            return terms.constant(type_, values[0]) if -half <= values[0] < half else None
         number = folded(name, detail, values, list(map(terms.type_of, reads)))
         return None if number is None else terms.constant(type_, number)
     return None
@@ -238,12 +242,23 @@ def _equal_to_low(terms: Terms, reads: Sequence[Term]) -> Term | None:
     return None
 
 
+def _range(terms: Terms, view: Term) -> tuple[int, int] | None:
+    """Return the least and the greatest number that a known integer or place may be; None for others."""
+    if terms.nodes[view.node].op == "iota":
+        return None if view.guards else bounds(view.exprs[0])
+    number = terms.constant_of(view)
+    if isinstance(number, int):
+        return number, number
+    place = place_of(terms, view)
+    return None if place is None else (0, terms.nodes[place.node].detail[1] - 1)
+
+
 _ORDER = {2: (0, False), 3: (0, True), 4: (1, False), 5: (1, True)}
 _REFLEXIVE = (0, 3, 5, 7, 9)
 
 
 def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[Term]) -> Term | None:
-    """Compare a value with itself, or two places where their ranges say the answer."""
+    """Compare a value with itself, or two places or numbers where their ranges say the answer."""
     if reads[0] == reads[1]:
         return terms.constant("i1", int(predicate_of(detail) in _REFLEXIVE))
     values = [terms.constant_of(r) for r in reads]
@@ -251,9 +266,10 @@ def _compared(terms: Terms, detail: tuple[Hashable, ...], reads: Sequence[Term])
         x, y = [int(str(v)) for v in values]
         answer = _answer(predicate_of(detail), x, x, y, y)
         return None if answer is None else terms.constant("i1", int(answer))
-    if not all(terms.nodes[r.node].op == "iota" and not r.guards for r in reads):
+    ranges = [found for r in reads if (found := _range(terms, r)) is not None]
+    if len(ranges) < len(reads):
         return None
-    (low, high), (least, most) = (bounds(r.exprs[0]) for r in reads)
+    (low, high), (least, most) = ranges
     answer = _answer(predicate_of(detail), low, high, least, most)
     return None if answer is None else terms.constant("i1", int(answer))
 

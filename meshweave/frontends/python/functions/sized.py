@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from meshweave.frontends.python.builder import fail
-from meshweave.frontends.python.dtypes import Scalar, bool_, int64
+from meshweave.frontends.python.dtypes import DType, Scalar, bool_, float16, float32, int32, int64
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions.create import full, iota, ones, zeros
 from meshweave.frontends.python.functions.index import take
 from meshweave.frontends.python.functions.logic import less, not_equal
-from meshweave.frontends.python.functions.manipulate import concat, reshaped
+from meshweave.frontends.python.functions.manipulate import reshaped
 from meshweave.frontends.python.functions.reduce import cumulative_sum
 from meshweave.frontends.python.functions.reduce import sum as total
 from meshweave.frontends.python.functions.sort import argsort, put_back
-from meshweave.frontends.python.functions.update import Reach, put_at
+from meshweave.frontends.python.functions.update import Reach, put_at, put_slice
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
 
 
@@ -50,11 +51,14 @@ def nonzero(x: ArrayLike, /, *, size: int | None = None, fill_value: int = 0) ->
     if not value.ndim:
         fail("nonzero: x has no dims, at least 1 is right")
     holds = e.astype(reshaped(value, (value.size,)), bool_)
-    numbers, there = _places(holds, _rank(holds), count)
+    kind = _counting(value.size)
+    places, there = _places(holds, _rank(holds), count), _there(holds, count)
+    numbers = e.astype(_put(iota(holds.shape, 0, kind), places, count), int64)
     found, rest = [], value.size
-    for n in value.shape:
+    for d, n in enumerate(value.shape):
         rest = rest // max(n, 1)
-        own = e.remainder(e.floor_divide(numbers, max(rest, 1)), max(n, 1))
+        own = e.floor_divide(numbers, rest) if rest > 1 else numbers
+        own = e.remainder(own, max(n, 1)) if d else own
         found.append(e.where(there, own, fill_value))
     return tuple(found)
 
@@ -110,25 +114,40 @@ def _size(name: str, size: int | None, x: ArrayLike) -> int:
 
 def _rank(first: Tracer) -> Tracer:
     """Return for each place how many hold up to it, less 1."""
-    return e.subtract(cumulative_sum(e.astype(first, int64)), 1)
+    kind = _counting(first.size)
+    return e.subtract(cumulative_sum(e.astype(first, kind), dtype=kind), 1)
 
 
-def _places(holds: Tracer, rank: Tracer, count: int) -> tuple[Tracer, Tracer]:
-    """Return where the first `count` elements are that hold, as int64, and for each of these whether there is one.
+def _counting(n: int) -> DType:
+    """Return the dtype in which n things are counted: half as wide as that of results, where that is enough."""
+    return int32 if n < 1 << 31 else int64
 
-    rank: as of `_rank`. Each rank of a mesh counts its own, and all add up what is found.
+
+def _places(holds: Tracer, rank: Tracer, count: int) -> Tracer:
+    """Return for each place where it goes among the first `count` that hold: `count` where it is none of these."""
+    return e.where(holds, rank, count)
+
+
+def _there(holds: Tracer, count: int) -> Tracer:
+    """Return for each of the first `count` that hold whether there is one."""
+    if not holds.size:
+        return zeros((count,), dtype=bool_)
+    kind = _counting(holds.size)
+    return less(iota((count,), 0, kind), total(e.astype(holds, kind), dtype=kind))
+
+
+def _put(values: Tracer, places: Tracer, count: int) -> Tracer:
+    """Return a vector of `count` elements, into which values are put at their places, and zeros else.
+
+    Each rank of a mesh puts its own, and what all have put is combined: numbers are added, and of floats, whose sums
+    lose the sign of zeros, the largest is taken, with -inf in place of the zeros.
     """
-    every, none = iota(holds.shape, 0, int64), zeros((count,), dtype=int64)
-    if not holds.size or not count:
-        return none, zeros((count,), dtype=bool_)
-    places = e.where(holds, rank, count)
-    made = put_at(none, every, [places], _along(none, every), "add")
-    return made, less(iota((count,), 0, int64), total(e.astype(holds, int64)))
-
-
-def _along(into: Tracer, values: Tracer) -> Reach:
-    """Say that each of some values has a place in a vector."""
-    return Reach(into.shape, values.shape, ((0,),), (0,))
+    kind, is_float = values.dtype, values.dtype.kind == "f"
+    into = full((count,), -inf if is_float else 0, dtype=kind)
+    if not count or not values.size:
+        return into
+    reach, how = Reach(into.shape, values.shape, ((0,),), (0,)), "max" if is_float else "add"
+    return put_at(into, values, [places], reach, how)
 
 
 def _unique(
@@ -140,15 +159,29 @@ def _unique(
     if not n:
         empty = full((count,), fill_value or 0, dtype=value.dtype)
         return UniqueAllResult(empty, none, zeros(value.shape, dtype=int64), none)
-    order = argsort(flat)
-    row = take(flat, order)
-    first = concat([ones((1,), dtype=bool_), not_equal(row[1:], row[:-1])])
+    order = e.astype(argsort(flat), _counting(n))
+    row, first = take(flat, order), ones((n,), dtype=bool_)
+    if n > 1:
+        first = put_slice(first, not_equal(row[1:], row[:-1]), [1], [1])
     rank = _rank(first)
-    fill = row[0] if fill_value is None else e.astype(tensor(fill_value), value.dtype)
-    places, there = _places(first, rank, count)
-    values = e.where(there, take(row, places), fill)
-    indices = e.where(there, take(order, places), none)
+    places, there = _places(first, rank, count), _there(first, count)
+    values = _values(row, places, count)
+    if count:
+        fill = values[0] if fill_value is None else e.astype(tensor(fill_value), value.dtype)
+        values = e.where(there, values, fill)
+    counts = _put(ones((n,), dtype=rank.dtype), rank, count)
     inverse = put_back(rank, order, 0)
-    one = ones((n,), dtype=int64)
-    counts = put_at(none, one, [rank], _along(none, one), "add") if count else none
-    return UniqueAllResult(values, indices, reshaped(inverse, value.shape), counts)
+    return UniqueAllResult(
+        values,
+        e.astype(_put(order, places, count), int64),
+        reshaped(e.astype(inverse, int64), value.shape),
+        e.astype(counts, int64),
+    )
+
+
+def _values(row: Tracer, places: Tracer, count: int) -> Tracer:
+    """Return the elements of a row at their places among `count`."""
+    kind = row.dtype
+    narrow = kind.kind == "f" and kind.bits < float16.bits  # some of these have no -inf
+    wide = float32 if narrow else kind
+    return e.astype(_put(e.astype(row, wide), places, count), kind)
