@@ -10,7 +10,11 @@ from dataclasses import dataclass
 ALIGNMENT = 64  # in bytes, of the arena and of every input and output buffer
 KINDS = ("sum", "max", "min", "prod")  # reductions that compiled collectives know
 HOST_CALL = "mw_host_call"
-"""What code calls where Python does a part: (number, rank, pointers of operands and results), 0 where all ranks do."""
+"""What code calls where Python does a part: (number, rank, pointers of operands and results).
+
+The rank is 0 where all ranks call a function with effects, PURE where it has none.
+"""
+PURE = -1
 PYTHON = "python"  # what a manifest names among its libraries then
 DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "i1")  # dtypes they reduce
 

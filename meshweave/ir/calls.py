@@ -19,13 +19,15 @@ HOST = "mw.host"
 class HostCall:
     """Hold what an `mw.host` says.
 
-    number: of the function, in the process that has it; inputs: operands it reads; by_first: rank 0 alone calls it.
+    number: of the function, in the process that has it; inputs: operands it reads; by_first: rank 0 alone calls it;
+    effects: it runs as often, and in the order, that the program says.
     """
 
     number: int
     name: str
     inputs: int
     by_first: bool = False
+    effects: bool = False
     scratch_bytes: int = 0
 
     @classmethod
@@ -34,7 +36,8 @@ class HostCall:
         outs = op.attributes["outs"].value if "outs" in op.attributes else 0
         said = op.attributes
         inputs = len(op.operands) - outs
-        return cls(said["number"].value, said["function"].value, inputs, "first" in said)
+        named = said["number"].value, said["function"].value
+        return cls(*named, inputs, "first" in said, "effects" in said)
 
     @property
     def key(self) -> tuple[object, ...]:

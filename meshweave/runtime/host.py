@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from meshweave.abi import PURE
 from meshweave.errors import MeshweaveError, RankError
 
 Values = npt.NDArray[Any]
@@ -64,17 +66,26 @@ def registered(function: PythonFunction) -> int:
     return number
 
 
+class _Raised(threading.local):
+    """Hold what functions have raised in this thread's run: the first, and its name, and how many did."""
+
+    first: tuple[str, BaseException] | None = None
+    count = 0
+
+
 class HostCalls:
     """Be what the code of one program calls; keep what a function has raised until the run is over.
 
-    After that nothing more is called, and results are zeros: the ranks come to the end of the program together.
+    After that no function with effects is called any more. Pure ones are: what they give all ranks, which come to the
+    end of the program together, must agree on. In the place of results are zeros and ones, in the order of Thue and
+    Morse: whichever of them a loop waits for, and after however many other calls it asks again, it comes to its end.
     """
 
     def __init__(self) -> None:
         """Make the function that compiled code calls."""
         given = (ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
         self._entry = ctypes.CFUNCTYPE(None, *given)(self._called)
-        self._failed: tuple[str, BaseException] | None = None
+        self._raised = _Raised()
 
     @property
     def address(self) -> int:
@@ -86,7 +97,7 @@ class HostCalls:
 
         def raising(context: int) -> int:
             code = step(context)
-            failed, self._failed = self._failed, None
+            failed, self._raised.first, self._raised.count = self._raised.first, None, 0
             if failed is not None:
                 name, error = failed
                 line = f"{name} of Python raised {type(error).__name__}: {error}"
@@ -96,25 +107,27 @@ class HostCalls:
         return raising
 
     def _called(self, number: int, rank: int, places: Any) -> None:
-        if rank:  # rank 0 alone calls it
+        """Call a function. rank: PURE, where it has no effects; else the rank, of which the first alone calls it."""
+        if rank > 0:
             return
         function = _FUNCTIONS.get(number)
         if function is None:
             missing = MeshweaveError(
                 "the program calls a function of the process that compiled it: compile it in this one"
             )
-            self._failed = self._failed or (f"function {number}", missing)
+            self._raised.first = self._raised.first or (f"function {number}", missing)
             return
         addresses = iter(places[k] for k in count())
         given = [kind.at(next(addresses) if kind.nbytes else 0) for kind in function.operands]
         results = [kind.at(next(addresses) if kind.nbytes else 0) for kind in function.results]
         try:
-            if self._failed is None:
+            if self._raised.first is None or rank == PURE:
                 made = function.call(*[value.copy() for value in given])
                 for place, value in zip(results, made, strict=True):
                     place[...] = value
                 return
         except BaseException as error:  # told when the run is over: ranks must not part
-            self._failed = self._failed or (function.name, error)
+            self._raised.first = self._raised.first or (function.name, error)
         for place in results:
-            place[...] = 0
+            place[...] = self._raised.count.bit_count() % 2
+        self._raised.count += 1

@@ -271,6 +271,37 @@ def test_an_error_ends_the_call_in_a_line_and_the_next_call_runs() -> None:
             assert float(made(np.zeros(4, np.float32))) == 20
 
 
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_loops_that_wait_for_what_a_function_says_end_when_it_raises(
+    wanted: bool, mesh: str | None
+) -> None:
+    seen = list[float]()
+
+    def asked(place: Any) -> Any:
+        seen.append(float(place))
+        if place == 2:
+            raise EOFError("no more")
+        return np.bool_(not wanted)
+
+    def step(state: tuple[Any, Any]) -> Any:
+        io_callback(lambda c: seen.append(float(-c)), None, state[0][0], ordered=True)
+        at = jax.pure_callback(np.abs, SCALAR, state[0][0])
+        said = io_callback(asked, jax.ShapeDtypeStruct((), bool), at, ordered=True)
+        return state[0] + 1, said
+
+    def f(x: Any) -> Any:
+        start = (x, jnp.asarray(not wanted))
+        return lax.while_loop(lambda state: state[1] != wanted, step, start)[0]
+
+    made = mw.jax.jit(f, mesh=mesh, in_shardings=("[x]",) if mesh else None)
+    for _ in range(2):
+        seen.clear()
+        with pytest.raises(RankError, match="io_callback of Python raised EOFError: no more"):
+            made(np.zeros(4, np.float32))
+        assert seen == [0, 0, -1, 1, -2, 2]  # and no call after
+
+
 def test_under_jax_transformations() -> None:
     @jax.custom_jvp
     def sine(x: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from meshweave.abi import HOST_CALL, TraceBuffer
+from meshweave.abi import HOST_CALL, PURE, TraceBuffer
 from meshweave.ir.bindings import ir
 from meshweave.ir.calls import HostCall, called
 from meshweave.ir.locations import location_text
@@ -57,7 +57,8 @@ class CpuEmitter(Emitter):
             self.lines.append(f"llvm.store {place}, {at} : {_POINTER}, {_POINTER}")
         types = f"(i64, i64, {_POINTER})"
         self.code.declared[HOST_CALL] = types
-        rank = self._slot(self.slots.rank, "i64") if said.by_first else self.i64(0)
+        rank = self._slot(self.slots.rank, "i64") if said.by_first else None
+        rank = rank or self.i64(0 if said.effects else PURE)
         given = f"{self.i64(said.number)}, {rank}, {cells}"
         self.lines.append(f"llvm.call @{HOST_CALL}({given}) : {types} -> ()")
 
