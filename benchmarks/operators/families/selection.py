@@ -106,5 +106,12 @@ CASES = (
         "unique values, at most 512",
         ("i32[10000]<512",),
         lambda jax, x: jax.numpy.unique(x, size=512, fill_value=-1),
+        bound=nbytes("i32[10000]") // RANKS + nbytes("i32[512]"),  # a sort, and what each rank adds
+    ),
+    _case(
+        "unique values, at most 512, and which each is",
+        ("i32[10000]<512",),
+        lambda jax, x: jax.numpy.unique(x, size=512, fill_value=-1, return_inverse=True),
+        bound=2 * 2 * nbytes("i32[10000]") // RANKS + nbytes("i32[512]"),
     ),
 )

@@ -71,15 +71,21 @@ def _converted(op: ir.Operation) -> int | None:
 
 
 def _wrapped(op: ir.Operation) -> int | None:
-    """Read `x < 0 ? x + n : x`, as indices are written that may count from the end."""
-    test, _, rest = op.operands
-    made, dim = producer(test), counted_dim(rest)
-    if dim is None or made is None or made.name != "stablehlo.compare":
+    """Read what counts, written as an index that may count from the end."""
+    rest = _unwrapped(op)
+    return None if rest is None else counted_dim(rest)
+
+
+def _unwrapped(select: ir.Operation) -> ir.Value | None:
+    """Return the x of `x < 0 ? .. : x`, as indices are written that may count from the end: it is x where none does."""
+    test, _, rest = select.operands
+    made = producer(test)
+    if made is None or made.name != "stablehlo.compare":
         return None
     direction, (one, other) = str(made.attributes["comparison_direction"]), made.operands
     zero = other if "LT" in direction and one == rest else one
     known = zero != one or ("GT" in direction and other == rest)
-    return dim if known and _is_zero(zero) else None
+    return rest if known and _is_zero(zero) else None
 
 
 def _is_zero(value: ir.Value) -> bool:
@@ -109,6 +115,12 @@ def sorted_places(indices: ir.Value, dim: int) -> ir.Value | None:
             said = made.attributes.get("broadcast_dimensions")
             if said is not None and list(said) != kept:
                 return None
+        elif made.name == "stablehlo.select":
+            rest = _unwrapped(made)
+            if rest is None:
+                return None
+            value = rest
+            continue
         elif made.name != "stablehlo.convert" or not _holds(made, dim):
             return None
         value = made.operands[0]
