@@ -113,6 +113,28 @@ def test_jax_sorts_and_selections():
     _same(jax, jax.grad(lambda x: (jnp.sort(x)[:, ::2] ** 2).sum()), finite)
 
 
+def test_selections_that_may_be_about_right_are_exact():
+    jax = pytest.importorskip("jax")
+    jnp, lax = jax.numpy, jax.lax
+    x = np.random.default_rng(4).standard_normal((5, 40)).astype(np.float32)
+    x[:, 7] = x[:, 3]  # the first of equals
+    selected = (lax.approx_max_k, lax.approx_min_k)
+
+    def all_of(x):
+        return [select(x, 3, reduction_dimension=dim) for select in selected for dim in (0, -1)]
+
+    def loss(x):
+        return sum(jnp.sin(values).sum() for values, _ in all_of(x))
+
+    wanted = jax.tree.leaves((jax.jit(all_of)(x), jax.jit(jax.grad(loss))(x)))
+    for mesh, layout in ((None, None), ("x=2", "[x, _]"), ("x=3", "[_, x]")):
+        made = mw.jax.jit(
+            lambda x: (all_of(x), jax.grad(loss)(x)), mesh=mesh, in_shardings=mesh and (layout,)
+        )
+        for ours, theirs in zip(jax.tree.leaves(made(x)), wanted, strict=True):
+            np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-5, atol=1e-6)
+
+
 def _same(jax, function, x):
     wanted = jax.tree.leaves(jax.jit(function)(x))
     with mw.from_jax(function, x) as program:

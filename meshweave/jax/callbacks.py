@@ -47,7 +47,7 @@ def take_callbacks(module: JaxModule, functions: Sequence[Callable[..., Any]]) -
                 continue
             config = ir.DictAttr(op.attributes["mhlo.backend_config"])
             call = functions[ir.IntegerAttr(config["index"]).value]
-            function = _described(op, _in_order(call) if has_token(op.operands) else call)
+            function = _described(op, _called(call, has_token(op.operands)))
             op.attributes["call_target_name"] = ir.StringAttr.get(CALLBACK)
             said = f"{registered(function)} {function.name}"
             op.attributes["backend_config"] = ir.StringAttr.get(said)
@@ -102,9 +102,19 @@ def _described(op: JaxOp, call: Callable[..., Any]) -> PythonFunction:
     return PythonFunction(_name(op), call, operands, results)
 
 
-def _in_order(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of arrays alone: JAX's takes and gives a token besides."""
-    return lambda *arrays: call(None, *arrays)[1:]
+def _called(call: Callable[..., Any], in_order: bool) -> Callable[..., Any]:
+    """Return a function of arrays alone, whose floats may have 64 bits where those of the program do.
+
+    in_order: JAX's takes and gives a token besides.
+    """
+    jax = import_module("jax")
+    wide = jax.config.jax_enable_x64  # of this thread; ranks call it in theirs
+
+    def called(*arrays: Any) -> Any:
+        with jax.enable_x64(wide):
+            return call(None, *arrays)[1:] if in_order else call(*arrays)
+
+    return called
 
 
 def _kind(type_: Any, op: JaxOp) -> ArrayKind:

@@ -241,6 +241,14 @@ def test_arrays_of_all_dtypes_go_in_and_out(
         np.testing.assert_array_equal(result, value[::-1] if value.ndim else value)
 
 
+@pytest.mark.parametrize("mesh", [None, "x=2"])
+def test_floats_of_64_bits_where_the_program_was_traced_with_them(mesh: str | None) -> None:
+    with jax.enable_x64(True):
+        made = mw.jax.jit(lambda x: jax.pure_callback(np.sqrt, like(x), x), mesh=mesh)
+        result = made(np.arange(3.0))
+    np.testing.assert_array_equal(np.asarray(result), np.sqrt(np.arange(3.0)))
+
+
 def test_results_of_rank_0_come_to_all_ranks_bit_by_bit() -> None:
     bits = np.array([0x80000000, 0x7FC12345, 0xFF800000, 1], np.uint32).view(np.float32)
     made = mw.jax.jit(lambda x: io_callback(lambda a: bits, like(x), x), mesh="x=2")

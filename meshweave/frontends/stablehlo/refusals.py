@@ -10,6 +10,7 @@ from meshweave.files.constants import NAME
 from meshweave.frontends.stablehlo.cursor import place
 from meshweave.frontends.stablehlo.lowerings.host import is_callback
 from meshweave.frontends.stablehlo.lowerings.lapack import routine
+from meshweave.frontends.stablehlo.lowerings.sorting import approximate_order
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.ir.ops import Ops, body_of, functions_of, ops_where
@@ -131,7 +132,8 @@ def refuse_unsupported(module: ir.Module, ops: Ops, text: str) -> None:
     left: dict[str, list[ir.Operation]] = defaultdict(list)
     for op in ops.get("stablehlo.custom_call", ()):
         annotation = "mhlo.sharding" in op.attributes and _target(op) == "Sharding"
-        if not (annotation or is_callback(op) or routine(_target(op)) is not None):
+        known = is_callback(op) or routine(_target(op)) is not None
+        if not (annotation or known or approximate_order(op) is not None):
             left[_described(op)].append(op)
     for name in _NOT_LOWERED:
         if f"stablehlo.{name}" in ops:

@@ -1,7 +1,11 @@
-"""Lower calls: of functions of Python, which JAX's face has given numbers, to `mw.host`, and of LAPACK."""
+"""Lower calls: of functions of Python, which JAX's face has given numbers, to `mw.host`, of LAPACK, of selections."""
 
 from meshweave.frontends.stablehlo import CALLBACK
 from meshweave.frontends.stablehlo.lowerings.lapack import lower_library_call
+from meshweave.frontends.stablehlo.lowerings.sorting import (
+    approximate_order,
+    lower_approximate_top_k,
+)
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, i64, tensor_type
 from meshweave.ir.calls import HOST
@@ -16,6 +20,8 @@ def lower_custom_call(op: ir.Operation) -> None:
     """Lower a stablehlo.custom_call of what is known here; leave others."""
     if is_callback(op):
         _lower_callback(op)
+    elif (how := approximate_order(op)) is not None:
+        lower_approximate_top_k(op, how)
     else:
         lower_library_call(op)
 

@@ -218,13 +218,18 @@ _ROUTINES: dict[str, Lowering] = {
 """How the custom call of each routine is lowered."""
 
 
-def _settings(op: ir.Operation) -> dict[str, int]:
-    """Return the settings of a routine by LAPACK's names, letters by their code. Upstream renames the attribute."""
+def settings_of(op: ir.Operation) -> dict[str, ir.Attribute]:
+    """Return the settings of a call of a library by their names. Upstream renames the attribute."""
     for name in ("backend_config", "mhlo.backend_config"):
         given = op.attributes.get(name)
         if isinstance(given, ir.DictAttr):
-            return {setting.name: ir.IntegerAttr(setting.attr).value for setting in given}
+            return {setting.name: setting.attr for setting in given}
     return {}
+
+
+def _settings(op: ir.Operation) -> dict[str, int]:
+    """Return the settings of a routine by LAPACK's names, letters by their code."""
+    return {name: ir.IntegerAttr(said).value for name, said in settings_of(op).items()}
 
 
 def lower_cholesky(op: ir.Operation) -> None:

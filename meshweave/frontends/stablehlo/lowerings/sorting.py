@@ -3,6 +3,7 @@
 import math
 
 from meshweave.frontends.stablehlo.counted import counted_dim
+from meshweave.frontends.stablehlo.lowerings.lapack import settings_of
 from meshweave.frontends.stablehlo.lowerings.loops import apply_reducer
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import OpBuilder, Values, tensor_type
@@ -113,6 +114,26 @@ def lower_top_k(op: ir.Operation) -> None:
     largest, places = first(b, [value], dim, count, Order(True, True, unsigned))
     kind = tensor_type(list(found.type.shape), found.type.element_type)
     replace_op(op, [largest, _as(b, places, kind)])
+
+
+def approximate_order(op: ir.Operation) -> Order | None:
+    """Return the order in which a stablehlo.custom_call asks for the first elements, about; None for any other call.
+
+    It begins with the number that comes after all others.
+    """
+    target = ir.StringAttr(op.attributes["call_target_name"]).value
+    if target != "ApproxTopK" or len(op.operands) != 4:
+        return None
+    number = _number(producer(op.operands[2]))
+    return Order(number < 0) if number is not None and math.isinf(number) else None
+
+
+def lower_approximate_top_k(op: ir.Operation, how: Order) -> None:
+    """Lower a call that asks for about the first elements along a dim: these are exact, as JAX's own on cpus."""
+    value, (best, found), b = op.operands[0], op.results, OpBuilder.before(op)
+    dim = ir.IntegerAttr(settings_of(op)["reduction_dim"]).value
+    made, places = first(b, [value], dim, best.type.shape[dim], how)
+    replace_op(op, [made, _as(b, places, found.type)])
 
 
 LOWER = {"stablehlo.sort": lower_sort, "chlo.top_k": lower_top_k}
