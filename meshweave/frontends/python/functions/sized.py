@@ -10,12 +10,12 @@ from meshweave.frontends.python.dtypes import DType, Scalar, bool_, float16, flo
 from meshweave.frontends.python.functions import elementwise as e
 from meshweave.frontends.python.functions.create import full, iota, ones, zeros
 from meshweave.frontends.python.functions.index import take
-from meshweave.frontends.python.functions.logic import less, not_equal
-from meshweave.frontends.python.functions.manipulate import reshaped
+from meshweave.frontends.python.functions.logic import equal, less, logical_or, not_equal
+from meshweave.frontends.python.functions.manipulate import concat, reshaped
 from meshweave.frontends.python.functions.reduce import cumulative_sum
 from meshweave.frontends.python.functions.reduce import sum as total
 from meshweave.frontends.python.functions.sort import argsort, put_back
-from meshweave.frontends.python.functions.update import Reach, put_at, put_slice
+from meshweave.frontends.python.functions.update import Reach, put_at
 from meshweave.frontends.python.tracer import ArrayLike, Tracer, tensor, tracing
 
 
@@ -58,7 +58,10 @@ def nonzero(x: ArrayLike, /, *, size: int | None = None, fill_value: int = 0) ->
     for d, n in enumerate(value.shape):
         rest = rest // max(n, 1)
         own = e.floor_divide(numbers, rest) if rest > 1 else numbers
-        own = e.remainder(own, max(n, 1)) if d else own
+        if n == 1:
+            own = zeros((count,), dtype=int64)
+        elif d:
+            own = e.remainder(own, max(n, 1))
         found.append(e.where(there, own, fill_value))
     return tuple(found)
 
@@ -160,9 +163,9 @@ def _unique(
         empty = full((count,), fill_value or 0, dtype=value.dtype)
         return UniqueAllResult(empty, none, zeros(value.shape, dtype=int64), none)
     order = e.astype(argsort(flat), _counting(n))
-    row, first = take(flat, order), ones((n,), dtype=bool_)
-    if n > 1:
-        first = put_slice(first, not_equal(row[1:], row[:-1]), [1], [1])
+    row = take(flat, order)
+    differs = not_equal(row, concat([row[:1], row[:-1]]))
+    first = logical_or(equal(iota((n,), 0, order.dtype), 0), differs)
     rank = _rank(first)
     places, there = _places(first, rank, count), _there(first, count)
     values = _values(row, places, count)
