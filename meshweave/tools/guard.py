@@ -68,6 +68,8 @@ def _in_child(command: Callable[[Stage], int], name: str, note: mmap.mmap) -> in
     def stage(doing: str) -> None:
         note[:] = doing.encode()[:_STAGE_BYTES].ljust(_STAGE_BYTES, b"\0")
 
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     status = 1
     try:
         status = _status(lambda: command(stage))
@@ -84,6 +86,12 @@ def _in_child(command: Callable[[Stage], int], name: str, note: mmap.mmap) -> in
             sys.excepthook(*sys.exc_info())
     sys.stderr.flush()
     return status
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    """Raise KeyboardInterrupt once: a second Ctrl-C must not break off the end that the first one asked for."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _status(command: Callable[[], int]) -> int:
@@ -123,4 +131,5 @@ def _wait(child: int, mask: set[int | signal.Signals], grace: int | None) -> int
     finally:
         signal.alarm(0)
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # Whoever was asked to end ends now: asking again must not break that off.
+            signal.signal(number, signal.SIG_IGN if asked and number in _FORWARDED else handler)

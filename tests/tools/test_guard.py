@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import meshweave
@@ -18,7 +19,7 @@ from meshweave.tools.guard import GRACE
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def start(body: str) -> subprocess.Popen:
+def start(body: str, **options: Any) -> subprocess.Popen:
     """A Python process that guards `command`, defined by `body`."""
     code = "import ctypes, os, sys, time\nfrom meshweave.tools.guard import guarded\n"
     code += f"def command(stage):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
@@ -29,6 +30,7 @@ def start(body: str) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        **options,
     )
 
 
@@ -52,6 +54,17 @@ def test_what_was_printed_arrives() -> None:
         "to out\n",
         "to err\n",
     )
+
+
+def test_asking_again_and_again_breaks_nothing_off() -> None:
+    body = "print('there', flush=True); time.sleep(30); return 0"
+    started = [start(body, start_new_session=True) for _ in range(8)]
+    for process in started:
+        assert process.stdout is not None and process.stdout.readline() == "there\n"
+        while process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.0003)
+        assert process.communicate() == ("", "tool: interrupted\n") and process.returncode == 130
 
 
 def test_a_command_that_does_not_end_when_asked_is_ended() -> None:
