@@ -26,12 +26,8 @@ from meshweave.runtime.mpi.engine import mpiexec
 
 CALLS = 10
 SIZES = {1: (16, 64, 128, 192), 2: (16, 96, 160, 256)}  # of square matrices: 5, 10, 50, 150 us
-SMALL = (
-    (20, 8),
-    (100, 8),
-    (100, 64),
-    (100, 128),
-)  # kernels of a program, and their rows and columns
+SMALL = ((20, 8), (100, 8), (100, 64), (100, 128))
+"""Kernels of programs, and their rows and columns."""
 ROUNDS = 100  # of the loop of small kernels
 Case = tuple[str, Callable[..., Any], list[Any]]
 

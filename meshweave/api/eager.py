@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from typing import Any
 
@@ -160,10 +160,15 @@ def _said(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Hashable, Sequen
         first = one
     key: tuple[Any, ...] = tuple([v.kind if type(v) is Array else None for v in first])
     if len(args) > 1:
-        key += (len(args), *args[1:], *map(type, args[1:]))
+        key += (len(args), *args[1:], *_types(args[1:]))
     if kwargs:
-        key += (*kwargs.items(), *map(type, kwargs.values()))
+        key += (*kwargs.items(), *_types(kwargs.values()))
     return (type(one), key), (() if None in key[: len(first)] else first)
+
+
+def _types(values: Iterable[Any]) -> list[object]:
+    """Return the types of values, of a tuple those of its own: 1, 1.0 and True are equal."""
+    return [tuple(map(type, v)) if type(v) is tuple else type(v) for v in values]
 
 
 def _reshaped(computed: Run, value: Array, sizes: Any) -> Any:

@@ -20,9 +20,8 @@ from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.loader import LoadedCode
 from meshweave.runtime.memory import Values, aligned
 
-_TOUCHED = (
-    1 << 17
-)  # words of a buffer that have memory from the start: to get a page takes as long as a hundred marks
+_TOUCHED = 1 << 17
+"""Words of a buffer that have memory from the start: to get a page takes as long as a hundred marks."""
 _PAGE = 512  # words
 _READINGS = 9  # of the clock, of which the quickest counts
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from meshweave.errors import MeshweaveError
 from meshweave.ir.bindings import ir
@@ -21,7 +20,7 @@ def microseconds(steps: Sequence[tuple[str, tuple[str, ...], int]], mesh: Mesh) 
     """Return what the planner says that a plan takes. steps: op, axes and bytes of each."""
     took = 0.0
     for op, axes, nbytes in steps:
-        ranks = prod(mesh.axis_count([name]) for name in axes)
+        ranks = mesh.axis_count(axes)
         took += 1e6 * seconds(op, nbytes, ranks, link_of(mesh, axes)) if nbytes else 0.0
     return took
 

@@ -25,6 +25,15 @@ def refusal(text):
     return str(caught.value)
 
 
+@pytest.mark.parametrize("sizes", ["16777216x16777216x", "16777216x// a comment\n16777216x"])
+def test_a_tensor_that_no_machine_holds_is_refused(sizes):
+    made = (
+        f"%1 = stablehlo.broadcast_in_dim %a, dims = [0] : (tensor<4xf32>) -> tensor<4x{sizes}f32>"
+    )
+    text = PROGRAM.format(f"{made} %0 = stablehlo.negate %a : tensor<4xf32>")
+    assert "elements: too large for any machine" in refusal(text)
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -266,7 +266,7 @@ def test_axes_dtypes_and_lists_tell_calls_apart():
     firsts = [often(call)[0] for call in calls]
     for call, first in zip(calls, firsts):
         assert_same(call(), first)
-    for wrong in (2, 1.0, "0", [0.5]):
+    for wrong in (2, 1.0, "0", [0.5], (0.0, 1.0)):
         with pytest.raises((mw.MeshweaveError, TypeError)):
             a.sum(axis=wrong)
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from meshweave.ir.locations import location_text
 from meshweave.lowering.nests.rows import Entry, KernelUnit, in_order, iterations_of, numbers_of
 
-GRAIN = (
-    1 << 14
-)  # iterations of kernels that are worth a mark: 0.3 us of additions, a hundred times what a mark takes
+GRAIN = 1 << 14
+"""Iterations of kernels that are worth a mark: 0.3 us of additions, a hundred times what a mark takes."""
 ALONE = 8  # kernels of a step that have a slice of their own, whatever they do
 _LOOPS = ("scf.for", "scf.while")
 _TOLD = ("collective", "wait", "call", "routine", "host")  # that have marks of their own

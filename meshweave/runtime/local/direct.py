@@ -25,9 +25,8 @@ from meshweave.runtime.local.engine import LocalExecutable
 from meshweave.runtime.memory import Values, aligned_array
 from meshweave.runtime.program import buffer
 
-MOST_PORT = (
-    1 << 15
-)  # bytes of an argument or a result: other threads of Python wait until a call is over
+MOST_PORT = 1 << 15
+"""Bytes of an argument or a result: other threads of Python wait until a call is over."""
 MOST_ARENA = 1 << 16  # bytes of memory that a program needs besides
 _WORD = 8
 _FASTCALL = 0x80  # METH_FASTCALL

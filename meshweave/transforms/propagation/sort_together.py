@@ -16,15 +16,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
-from meshweave.ir.bindings import ir
-from meshweave.ir.build import OpBuilder
+from meshweave.ir.bindings import arith, ir
+from meshweave.ir.build import IteratorType, OpBuilder, iterator_types, predicate
 from meshweave.ir.ops import body_of, producer, terminator
 from meshweave.ir.sorting import SORT, Order, sort
 from meshweave.transforms.base import Pass, in_block, ops_of, unused, users
 
 _CASTS = ("arith.extsi", "arith.trunci", "arith.index_cast")
-_COMPARES = {2: operator.lt, 3: operator.le, 4: operator.gt, 5: operator.ge}
-"""Predicates of arith.cmpi, of integers with a sign."""
+_COMPARES = {
+    arith.CmpIPredicate.slt: operator.lt,
+    arith.CmpIPredicate.sle: operator.le,
+    arith.CmpIPredicate.sgt: operator.gt,
+    arith.CmpIPredicate.sge: operator.ge,
+}
+"""Comparisons of integers with a sign."""
 
 
 class _Place(Enum):
@@ -200,7 +205,7 @@ class _PlacesOf:
             return _PLACE if number <= 0 else None
         if op.name == "arith.minsi":
             return _PLACE if number >= last else None
-        test = _COMPARES.get(op.attributes["predicate"].value) if op.name == "arith.cmpi" else None
+        test = _COMPARES.get(predicate(op)) if op.name == "arith.cmpi" else None
         ends = {test(n, number) for n in (0, max(last, 0))} if test else set()
         return int(ends.pop()) if len(ends) == 1 else None
 
@@ -225,6 +230,5 @@ def _is_map(op: ir.Operation) -> bool:
     if op.name != "linalg.generic" or len(op.results) != 1:
         return False
     maps = [m.value for m in op.attributes["indexing_maps"]]
-    return all(m == ir.AffineMap.get_identity(m.n_dims) for m in maps) and all(
-        "parallel" in str(kind) for kind in op.attributes["iterator_types"]
-    )
+    identity = all(m == ir.AffineMap.get_identity(m.n_dims) for m in maps)
+    return identity and IteratorType.REDUCTION not in iterator_types(op)

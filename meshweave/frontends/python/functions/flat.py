@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def _places(indices: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
         from meshweave.frontends.python.extras.manipulate import unravel_index
 
         return unravel_index(indices, shape)
-    places, size = np.asarray(indices), int(np.prod(shape))
+    places, size = np.asarray(indices), prod(shape)
     if not places.size:
         places = places.astype(np.int64)
     if places.dtype.kind not in "iu":
@@ -61,7 +62,7 @@ class FlatView:
         self._x = x
 
     def __len__(self) -> int:
-        return int(np.prod(self._x.shape))
+        return prod(self._x.shape)
 
     def __getitem__(self, key: Any) -> Any:
         return self._x.reshape(-1)[key]
