@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from depth import some
 
 import meshweave as mw
 from meshweave.errors import CompileError, MeshweaveError, RankError
+from meshweave.jax.tokens import take_tokens
 
 jax = pytest.importorskip("jax")
 jnp, lax = jax.numpy, jax.lax
@@ -389,3 +391,25 @@ def test_a_bundle_in_another_process_says_that_it_lacks_the_function(tmp_path: P
     )  # fmt: skip
     assert "a function of the process that compiled it" in told.stdout, told
     assert not told.stderr
+
+
+def test_the_order_in_which_jax_lists_kinds_of_calls_is_not_in_the_program(monkeypatch):
+    kinds = import_module("jax._src.effects").EffectTypeSet
+    listed = kinds.filter_in
+
+    def step(carry, k):
+        drawn = io_callback(lambda v: v, SCALAR, carry + k, ordered=True)
+        jax.debug.callback(lambda d: None, drawn, ordered=True)
+        return carry + drawn, drawn
+
+    def texts():
+        for turn in (1, -1):
+            jax.clear_caches()
+            monkeypatch.setattr(kinds, "filter_in", lambda *of, turn=turn: listed(*of)[::turn])
+            lowered = jax.jit(lambda x: jax.lax.scan(step, x, jnp.arange(3.0))).lower(1.0)
+            module = lowered.compiler_ir("stablehlo").operation.clone()
+            take_tokens(module)
+            yield str(module)
+
+    one, other = texts()
+    assert one == other and "!stablehlo.token" not in one
