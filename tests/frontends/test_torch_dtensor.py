@@ -1,8 +1,8 @@
 """DTensors of a real process group: two processes over gloo; and their placements, of every kind, as layouts."""
 
-import datetime
 import os
-import socket
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,14 +19,24 @@ from meshweave.errors import UsageError  # noqa: E402
 ROWS, WIDTH = 5, 6  # rows do not divide by two
 
 
-def _work(rank: int, port: int) -> None:
-    """What each of the two processes runs; what fails in one of them fails the test."""
+def in_processes(work: Callable[[int], None], count: int, folder: Path) -> None:
+    """Run `work` with the number of each of `count` processes over gloo; what fails in one of them fails the test."""
+    processes.spawn(_one_of, (count, f"file://{folder}/meeting", work), nprocs=count)
+
+
+def _one_of(rank: int, count: int, meeting: str, work: Callable[[int], None]) -> None:
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
+    work(rank)
+    distributed.barrier()
+    distributed.destroy_process_group()
+    # Threads of gloo live on with the meshes: one that wants the interpreter while it is torn down aborts the process.
+    os._exit(0)
+
+
+def _work(rank: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    wait = datetime.timedelta(seconds=60)
-    distributed.init_process_group("gloo", rank=rank, world_size=2, timeout=wait)
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     torch.manual_seed(0)
     module, x = torch.nn.Linear(WIDTH, ROWS).eval(), torch.randn(3, WIDTH)
@@ -43,14 +53,10 @@ def _work(rank: int, port: int) -> None:
     with mw.from_torch(torch.nn.ReLU(), (addends,)) as program:
         assert program.program.inputs[0].layout == "[_, _] +sum(tp)"
         assert torch.equal(program(addends), torch.full((3, 2), 3.0))
-    distributed.destroy_process_group()
 
 
-def test_two_processes_each_hold_a_shard_and_get_the_whole_result() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes.spawn(_work, (port,), nprocs=2)
+def test_two_processes_each_hold_a_shard_and_get_the_whole_result(tmp_path: Path) -> None:
+    in_processes(_work, 2, tmp_path)
 
 
 @pytest.fixture
@@ -126,12 +132,9 @@ def plain_parallel() -> torch.nn.Module:
     return Parallel().eval()
 
 
-def _two_by_two(rank: int, port: int) -> None:
+def _two_by_two(rank: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    wait = datetime.timedelta(seconds=100)
-    distributed.init_process_group("gloo", rank=rank, world_size=4, timeout=wait)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     module, x = parallel(mesh), torch.linspace(-2, 2, 4 * 6 * WIDTH).sin().reshape(4, 6, WIDTH)
     rows, columns = (slice(n * k, n * k + n) for n, k in zip((2, 3), mesh.get_coordinate()))
@@ -144,16 +147,11 @@ def _two_by_two(rank: int, port: int) -> None:
         with mw.from_torch(module, (x,), {"x": "[dp, tp, _]"}, state=whole) as program:
             assert torch.allclose(program(x)[rows, columns], part, atol=1e-5)
             assert torch.allclose(program(x), wanted, atol=1e-5)
-    distributed.barrier()
-    distributed.destroy_process_group()
 
 
-def test_tensor_and_sequence_parallel_and_fully_shard_on_two_by_two() -> None:
+def test_tensor_and_sequence_parallel_and_fully_shard_on_two_by_two(tmp_path: Path) -> None:
     """Beside their own forward pass in four processes over gloo."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes.spawn(_two_by_two, (port,), nprocs=4)
+    in_processes(_two_by_two, 4, tmp_path)
 
 
 def test_hooks_are_layouts(fake_group: Any) -> None:
@@ -200,13 +198,11 @@ def train_step(module: Any, optimizer: Any, x: torch.Tensor, y: torch.Tensor) ->
     return loss.detach()
 
 
-def _train(rank: int, port: int, sizes: tuple[int, int]) -> None:
-    """Three steps of a module cut over dp and tp, in eager PyTorch and as one program."""
+def _train(rank: int) -> None:
+    """Three steps of a module cut over dp, in eager PyTorch and as one program."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    wait, world = datetime.timedelta(seconds=100), sizes[0] * sizes[1]
-    distributed.init_process_group("gloo", rank=rank, world_size=world, timeout=wait)
+    sizes = (2, 1)
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
     theirs, ours = (parallel(mesh, whole_results=True).train() for _ in range(2))
     x, y = (torch.linspace(k, 4, 4 * 6 * WIDTH).sin().reshape(4, 6, WIDTH) for k in (-2, 3))
@@ -219,7 +215,7 @@ def _train(rank: int, port: int, sizes: tuple[int, int]) -> None:
         wanted = train_step(theirs, optimizers[0], x[rows, columns].contiguous(), y[rows])
         distributed.all_reduce(wanted, distributed.ReduceOp.SUM)
         found = step(ours, optimizers[1], x, y)
-        assert torch.allclose(found, wanted / world, rtol=1e-5)
+        assert torch.allclose(found, wanted / 2, rtol=1e-5)
         if k == 1:  # written between calls, by all processes
             with torch.no_grad():
                 for one in (theirs, ours):
@@ -230,15 +226,10 @@ def _train(rank: int, port: int, sizes: tuple[int, int]) -> None:
     for (name, one), other in zip(theirs.named_parameters(), ours.parameters(), strict=True):
         apart = (one.full_tensor() - other.full_tensor()).abs().max()
         assert apart < 1e-5, (name, apart, one.full_tensor(), other.full_tensor())
-    distributed.barrier()
-    distributed.destroy_process_group()
 
 
-def test_fully_shard_trains() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes.spawn(_train, (port, (2, 1)), nprocs=2)
+def test_fully_shard_trains(tmp_path: Path) -> None:
+    in_processes(_train, 2, tmp_path)
 
 
 def test_distributed_data_parallel_is_the_module_inside(fake_group: Any) -> None:
