@@ -67,6 +67,11 @@ class Model(torch.nn.Module):
         return torch.tanh(torch.ops.meshweave_tests.running(self.up(x), self.w, 0.5)).sum(-1)
 
 
+class Extremes(torch.nn.Module):
+    def forward(self, x: Any, y: Any) -> Any:
+        return torch.maximum(x, y), torch.minimum(x, y), x.clamp(-0.5, 0.5), torch.clamp(x, y)
+
+
 @pytest.mark.parametrize(("mesh", "layout"), [(None, None), ("x=2", "[x, _]")])
 def test_an_op_with_a_gradient_of_its_own_trains(mesh: str | None, layout: str | None) -> None:
     torch.manual_seed(0)
@@ -80,6 +85,21 @@ def test_an_op_with_a_gradient_of_its_own_trains(mesh: str | None, layout: str |
     wanted.square().mean().backward()
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.allclose(one.grad, two.grad, atol=1e-4)
+
+
+def test_no_op_that_is_lowered_here_is_called() -> None:
+    """Ops of our own, which stand for those of torch while it is traced, have kernels and are no users'."""
+    from meshweave.frontends.torch.host import is_called
+
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    with mw.from_torch(Extremes(), (x, y)) as program:
+        assert all(map(torch.equal, program(x, y), Extremes()(x, y)))
+        assert "mw.host" not in program.text
+    known = (str(name).split("::") for name in torch._C._dispatch_get_all_op_names())
+    ours = [
+        getattr(torch.ops.meshweave, name).default for space, name in known if space == "meshweave"
+    ]
+    assert ours and not any(map(is_called, ours))
 
 
 def test_its_results_are_proven() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     from torch import Tensor
     from torch.fx import Node
 
-_LOWERED = ("aten", "prims", "prim", "quantized_decomposed")
+_LOWERED = ("aten", "prims", "prim", "quantized_decomposed", "meshweave")
 """Namespaces of ops that are lowered, or refused by name."""
 _BY_TORCH = frozenset(
     f"aten::{name}"

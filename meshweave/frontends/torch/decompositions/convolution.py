@@ -1,4 +1,7 @@
-"""Decompose transposed convolutions, and the gradients of convolutions, into plain ones that meet no zeros."""
+"""Decompose transposed convolutions, and the gradients of convolutions, into plain ones that meet no zeros.
+
+Those of groups in three dims, which upstream does not know, become ones of two dims.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -6,10 +9,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from meshweave.frontends.torch.decompositions.halves import wide
 from meshweave.frontends.windows import Phase, WindowDim, phases
 
 
-def transposed_only(
+def convolution(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -20,9 +24,12 @@ def transposed_only(
     output_padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """Decompose a convolution where it is a transposed one."""
-    if not transposed:
+    """Decompose a convolution where it is a transposed one, or one of groups in three dims."""
+    if not transposed and (groups == 1 or weight.dim() < 5):
         return NotImplemented
+    if not transposed:
+        plain = _each(stride, weight), _each(padding, weight), _each(dilation, weight)
+        return _by_planes(input, weight, bias, plain, groups)
     settings = (stride, padding, dilation, output_padding)
     steps = zip(*(_each(numbers, weight) for numbers in settings))
     sizes = zip(input.shape[2:], weight.shape[2:])
@@ -42,6 +49,33 @@ def transposed_only(
     return out if bias is None else out + bias.reshape(-1, *[1] * len(axes))
 
 
+def _by_planes(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    settings: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    groups: int,
+) -> Tensor:
+    """Return a convolution in three dims: for each place of the window's first dim one of planes, added up."""
+    (step, *steps), (low, *lows), (far, *fars) = settings
+    image, window = wide(input), wide(weight)
+    if low:
+        image = torch.ops.aten.constant_pad_nd.default(image, [0] * 4 + [low, low], 0.0)
+    count = (image.shape[2] - far * (weight.shape[2] - 1) - 1) // step + 1
+    planes = image.transpose(1, 2)
+    total = None
+    for k in range(weight.shape[2]):
+        last = k * far + (count - 1) * step + 1
+        part = torch.ops.aten.slice.Tensor(planes, 1, k * far, last, step)
+        made = torch.ops.aten.convolution.default(
+            part.flatten(0, 1), window[:, :, k], None, steps, lows, fars, False, [0, 0], groups
+        )
+        total = made if total is None else total + made
+    assert total is not None
+    out = total.unflatten(0, (input.shape[0], count)).transpose(1, 2)
+    return (out if bias is None else out + bias.reshape(-1, 1, 1, 1)).to(input.dtype)
+
+
 def backward(
     grad_output: Tensor,
     input: Tensor,
@@ -58,10 +92,11 @@ def backward(
     """Decompose the gradients of a convolution by its input, its weight and its bias, as far as `output_mask` says."""
     stride, padding, dilation = (_each(n, weight) for n in (stride, padding, dilation))
     by_input = by_weight = by_bias = None
-    convolution, none = torch.ops.aten.convolution.default, [0] * len(stride)
+    none = [0] * len(stride)
     if output_mask[0] and transposed:
         settings = (None, stride, padding, dilation, False, none, groups)
-        by_input = _cropped(convolution(grad_output, weight, *settings), input.shape)
+        made = torch.ops.aten.convolution.default(grad_output, weight, *settings)
+        by_input = _cropped(made, input.shape)
     elif output_mask[0]:
         reached = [
             (n - 1) * s - 2 * p + d * (k - 1) + 1
@@ -70,7 +105,7 @@ def backward(
             )
         ]
         more = [n - m for n, m in zip(input.shape[2:], reached)]
-        by_input = transposed_only(
+        by_input = convolution(
             grad_output, weight, None, stride, padding, dilation, True, more, groups
         )
     if output_mask[1]:

@@ -55,7 +55,7 @@ def decompositions(
     table[aten.addmm.default] = _addmm
     table[aten.linear.default] = _linear
     table[aten.gelu.default] = _gelu
-    table[aten.convolution.default] = convolution.transposed_only
+    table[aten.convolution.default] = convolution.convolution
     table[aten.convolution_backward.default] = convolution.backward
     return with_complex(table)
 
