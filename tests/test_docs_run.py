@@ -107,4 +107,4 @@ def test_a_command_that_is_ended_ends_what_runs_it(tmp_path: Path) -> None:
             time.sleep(0.02)
         command.terminate()
         # The process that is ended waits for the one that runs the command, and gives its status.
-        assert command.wait(20) > 0
+        assert command.wait(100) > 0

@@ -37,7 +37,7 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(path.read_text()))
     reader.start()
     write_text(str(path), "text")
-    reader.join(timeout=30)
+    reader.join()
     assert read == ["text"] and path.is_fifo()
 
 

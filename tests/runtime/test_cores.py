@@ -199,7 +199,7 @@ def test_the_cores_leave_with_the_program():
     dropped(a)
     del dropped
     gc.collect()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while len(threads()) > before and time.monotonic() < end:
         time.sleep(0.01)
     assert len(threads()) == before
@@ -287,13 +287,10 @@ def test_ctrl_c_ends_a_call_and_the_next_one_is_right():
     program = Program(build(mw.jit(long).lower(x).as_text()), LocalEngine(60, cores=3))
     (right,) = program(x)
     timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            for _ in range(1000):
-                program(x)
-    finally:
-        timer.join()
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        while True:
+            program(x)
     try:
         (again,) = program(x)
     except MeshweaveError as error:  # on a slow machine the rank was given up

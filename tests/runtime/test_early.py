@@ -39,8 +39,8 @@ def running(request):
 
 
 @pytest.fixture(params=ENGINES)
-def impatient(request):
-    made = started(request.param, timeout=0.6)
+def impatient(request, times):
+    made = started(request.param, timeout=0.6 * times)
     yield made
     made.close()
 
@@ -168,18 +168,18 @@ def said_by(running, *calls):
     return str(caught.value)
 
 
-def test_who_starts_does_not_wait_for_who_has_not(impatient):
+def test_who_starts_does_not_wait_for_who_has_not(impatient, times):
     """Rank 1 is through its start, and in its wait, before rank 0 has come to its own start."""
-    line = said_by(impatient, on_rank(0, sleeps(3), "s"), START, WAIT)
+    line = said_by(impatient, on_rank(0, sleeps(3 * times), "s"), START, WAIT)
     assert "rank 0 computes, before the first collective; " in line
     assert line.endswith("rank 1 is in mw_all_gather_wait at test.mlir:3:1")
 
 
-def test_who_waits_does_not_wait_for_who_computes():
+def test_who_waits_does_not_wait_for_who_computes(times):
     """Rank 1 gets what rank 0 has sent, while that one computes between its start and its wait."""
     for name in ENGINES[:2]:  # the library may need rank 0 to move what it sends
-        running = started(name, timeout=0.6)
-        line = said_by(running, START, on_rank(0, sleeps(3), "s"), WAIT)
+        running = started(name, timeout=0.6 * times)
+        line = said_by(running, START, on_rank(0, sleeps(3 * times), "s"), WAIT)
         running.close()
         assert "rank 0 computes, after mw_all_gather_start at test.mlir:1:1; " in line
         assert line.endswith("rank 1 has returned")

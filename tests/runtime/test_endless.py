@@ -38,16 +38,16 @@ def made_short(count):
 
 @pytest.mark.parametrize("engine", ["local", "mpi"])
 @pytest.mark.parametrize("mesh", MESHES)
-def test_a_loop_that_does_not_end_is_ended_by_a_stated_limit(mesh, engine):
-    count = counting(mesh, engine=engine, timeout=0.4)
+def test_a_loop_that_does_not_end_is_ended_by_a_stated_limit(mesh, engine, times):
+    count = counting(mesh, engine=engine, timeout=0.4 * times)
     for _ in range(2):
         assert made_short(count) == [11.0] * 7
         began = time.monotonic()
         with pytest.raises(
-            RankError, match=r"no progress for 0.4 s: rank.* compute.*, before the first coll"
+            RankError, match=r"no progress for .* s: rank.* compute.*, before the first coll"
         ):
             count(ENDLESS, np.ones(7, np.float32))
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 20 * times
     assert made_short(count) == [11.0] * 7
 
 
@@ -56,8 +56,8 @@ def test_ctrl_c_ends_a_loop_that_does_not_end(mesh):
     count = counting(mesh)
     for _ in range(2):
         assert made_short(count) == [11.0] * 7
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             count(ENDLESS, np.ones(7, np.float32))
     assert made_short(count) == [11.0] * 7
 

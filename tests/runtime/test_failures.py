@@ -80,22 +80,22 @@ def traces(tmp_path, monkeypatch):
 
     monkeypatch.setattr(MpiEngine, "load", noting)
     yield seen
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while (left := seen.left()) and time.monotonic() < end:
         time.sleep(0.05)
     assert not left
 
 
 @pytest.fixture(params=ENGINES)
-def either(request, traces):
-    made = started(request.param, timeout=1.5)
+def either(request, traces, times):
+    made = started(request.param, timeout=1.5 * times)
     yield made
     made.close()
 
 
 @pytest.fixture(params=ENGINES[1:])
-def ranks(request, traces):
-    made = started(request.param, timeout=1.5)
+def ranks(request, traces, times):
+    made = started(request.param, timeout=1.5 * times)
     yield made
     made.close()
 
@@ -132,10 +132,10 @@ def test_a_failed_program_can_run_again(either):
     assert executable.run(inputs())[2][0][0] == 3.0
 
 
-def test_a_rank_that_stalls_is_named_within_the_limit(either):
-    executable = either.load(failing(either.name, on_rank(2, sleeps(40), "s")))
+def test_a_rank_that_stalls_is_named_within_the_limit(either, times):
+    executable = either.load(failing(either.name, on_rank(2, sleeps(40 * times), "s")))
     line = (
-        r"^no progress for 1.5 s: rank 2 computes, after mw_all_reduce_sum_f32 at test.mlir:1:1; "
+        rf"^no progress for {1.5 * times:g} s: rank 2 computes, after mw_all_reduce_sum_f32 at test.mlir:1:1; "
         r"ranks 0 and 1 are in mw_all_gather at test.mlir:3:1$"
     )
 
@@ -143,23 +143,24 @@ def test_a_rank_that_stalls_is_named_within_the_limit(either):
         with pytest.raises(RankError, match=line):
             executable.run(inputs())
 
-    assert seconds(run) < 20
+    assert seconds(run) < 20 * times
 
 
-def test_a_local_rank_that_never_comes_back_is_given_up():
-    executable = engine("local", timeout=0.3).load(failing("local", on_rank(0, sleeps(40), "s")))
+def test_a_local_rank_that_never_comes_back_is_given_up(times):
+    code = failing("local", on_rank(0, sleeps(40 * times), "s"))
+    executable = engine("local", timeout=0.3 * times).load(code)
     with pytest.raises(RankError, match="rank 0 computes"):
         executable.run(inputs())
     with pytest.raises(RankError, match="rank 0 never came back"):
         executable.run(inputs())
 
 
-def test_long_computing_is_no_stall_unless_a_limit_is_stated():
-    code = failing("local", sleeps(2))
+def test_long_computing_is_no_stall_unless_a_limit_is_stated(times):
+    code = failing("local", sleeps(2 * times))
     with patch("meshweave.runtime.watchdog.WAITING", 0.5):
         assert engine("local").load(code).run(inputs())[0][0][0] == 3.0
-        with pytest.raises(RankError, match=r"no progress for 0\.4 s: ranks 0, 1 and 2 compute"):
-            engine("local", timeout=0.4).load(code).run(inputs())
+        with pytest.raises(RankError, match=r"no progress for .* s: ranks 0, 1 and 2 compute"):
+            engine("local", timeout=0.4 * times).load(code).run(inputs())
 
 
 def test_a_closed_program_says_so():
@@ -170,8 +171,8 @@ def test_a_closed_program_says_so():
         executable.run(inputs())
 
 
-def test_a_rank_that_exits_is_named(ranks):
-    late = sleeps(1, "e") + exits(9, "e")  # the others are in the next collective by then
+def test_a_rank_that_exits_is_named(ranks, times):
+    late = sleeps(times, "e") + exits(9, "e")  # the others are in the next collective by then
     executable = ranks.load(failing("mpi", on_rank(1, late, "e")))
     line = (
         r"rank 1 died \(launcher: .*\), last seen: computes, after mw_all_reduce_sum_f32 at "
@@ -183,8 +184,8 @@ def test_a_rank_that_exits_is_named(ranks):
 
 @sampled(4)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_rank_that_is_killed_is_named(ranks, number):
-    executable = ranks.load(failing("mpi", sleeps(40)))
+def test_a_rank_that_is_killed_is_named(ranks, number, times):
+    executable = ranks.load(failing("mpi", sleeps(40 * times)))
     when_running(executable.board, 2, lambda: os.kill(executable.pids[2], number))
     line = rf"rank 2 died \(launcher: .*signal {number:d}\)\), last seen: computes"
     with pytest.raises(RankError, match=line):
@@ -200,17 +201,17 @@ def test_a_rank_that_dies_between_runs_is_noticed_and_replaced(ranks):
     assert executable.run(inputs())[1][0][0] == 3.0
 
 
-def test_a_rank_that_is_stopped_is_named(ranks):
+def test_a_rank_that_is_stopped_is_named(ranks, times):
     executable = ranks.load(failing("mpi", ""))
     os.kill(executable.pids[1], signal.SIGSTOP)
 
     def run():
         with pytest.raises(
-            RankError, match=r"no progress for 1.5 s: rank 1 is stopped, last seen: has not begun; "
+            RankError, match=r"no progress for .* s: rank 1 is stopped, last seen: has not begun; "
         ):
             executable.run(inputs())
 
-    assert seconds(run) < 20
+    assert seconds(run) < 20 * times
 
 
 def test_a_bound_call_ends_with_its_ranks(ranks):
@@ -260,7 +261,7 @@ def test_nothing_is_left_when_the_caller_is_ended(number, traces):
     traces.note(pids)
     time.sleep(0.5)
     driver.send_signal(number)
-    _, said = driver.communicate(timeout=10)
+    _, said = driver.communicate(timeout=100)
     if number == signal.SIGINT:
         assert "KeyboardInterrupt" in said
 
@@ -269,7 +270,8 @@ def test_ctrl_c_frees_local_ranks():
     executable = engine("local").load(failing("local", on_rank(0, sleeps(2), "s")))
     when_running(executable._board, 0, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        executable.run(inputs())
+        while True:  # the thread may be late
+            executable.run(inputs())
     assert executable.run(inputs())[0][0][0] == 3.0
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -70,10 +71,9 @@ def bound(ranks: int = 2, rank: int = 1, timeout: float = 20.0):
 
 def made_short(call) -> None:
     """Call until it is known to be short."""
-    end = time.monotonic() + 20
-    while not call.is_short and time.monotonic() < end:
-        call()
-    assert call.is_short
+    with patch.multiple(local_engine, SHORT=60.0, LONG=60.0):  # whatever else this machine does
+        while not call.is_short:
+            call()
 
 
 def right(call) -> bool:
@@ -84,7 +84,7 @@ def right(call) -> bool:
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_short_calls_give_the_same_and_take_the_short_way(ranks, monkeypatch):
-    for limit in ("SHORT", "LONG"):  # whatever else this machine does meanwhile
+    for limit in ("SHORT", "LONG"):
         monkeypatch.setattr(local_engine, limit, 60.0)
     executable, call, _ = bound(ranks)
     made_short(call)
@@ -114,14 +114,14 @@ def test_a_rank_that_fails_in_a_short_call_is_named_and_the_next_call_runs():
     executable.close()
 
 
-def test_a_rank_that_stalls_in_a_short_call_is_named_within_the_limit():
-    _, call, word = bound(timeout=0.4)
+def test_a_rank_that_stalls_in_a_short_call_is_named_within_the_limit(times):
+    _, call, word = bound(timeout=0.4 * times)
     made_short(call)
-    word[:] = SLEEPS + 40_000  # milliseconds
+    word[:] = SLEEPS + 30_000 * times  # milliseconds
     began = time.monotonic()
-    with pytest.raises(RankError, match=r"no progress for 0.4 s: rank 1 computes"):
+    with pytest.raises(RankError, match=r"no progress for .* s: rank 1 computes"):
         call()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 20 * times
     with pytest.raises(RankError, match="never came back from an earlier run"):
         call()
 
@@ -132,9 +132,10 @@ def test_a_call_that_took_long_listens_to_ctrl_c_the_next_time():
     word[:] = SLEEPS + 300
     assert right(call) and not call.is_short
     word[:] = SLEEPS + 1500
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        call()
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while True:  # it may be late
+            call()
     word[:] = 0
     assert right(call)
     executable.close()
@@ -216,7 +217,7 @@ def test_ranks_leave_when_the_program_is_closed_or_forgotten():
                 call()
         del executable, call, word
         gc.collect()
-        end = time.monotonic() + 5
+        end = time.monotonic() + 60
         while ranks() and time.monotonic() < end:
             time.sleep(0.01)
         assert not ranks()
@@ -236,7 +237,7 @@ def test_a_call_behind_a_pause_is_watched_as_the_first_was(monkeypatch):
     lookout = serving.Lookout(Stalled(), lambda line: stalls.append(lookout.number) or line)
     for number in (1, 2, 3):
         lookout.begin()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while number not in stalls and time.monotonic() < end:
             time.sleep(0.002)
         assert number in stalls and lookout.end() == "no progress"

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from runtime.test_bootstrap import TOKEN, free_port
+from ports import free_port
+from runtime.test_bootstrap import TOKEN
 
 from meshweave.errors import MeshweaveError, RankError
 from meshweave.runtime.processes import store as store_module
@@ -23,13 +24,13 @@ from meshweave.runtime.processes.wire import receive, send
 def server():
     """A port, and the store of rank 0 there."""
     port = free_port()
-    made = TcpStore("127.0.0.1", port, TOKEN, serve=True, seconds=5)
+    made = TcpStore("127.0.0.1", port, TOKEN, serve=True, seconds=60)
     yield port, made
     made.close()
 
 
 def stranger(port):
-    link = socket.create_connection(("127.0.0.1", port), timeout=5)
+    link = socket.create_connection(("127.0.0.1", port), timeout=60)
     return link, receive(link)[0]["nonce"]
 
 
@@ -45,7 +46,7 @@ def test_a_rank_with_another_token_is_refused_and_told(server):
     with pytest.raises(
         RankError, match=r"the token of rank 0 at 127.0.0.1:.* is another: all ranks"
     ):
-        TcpStore("127.0.0.1", port, b"some other secret", serve=False, seconds=5)
+        TcpStore("127.0.0.1", port, b"some other secret", serve=False, seconds=60)
 
 
 def test_a_server_that_does_not_know_the_token_is_not_believed():
@@ -61,7 +62,7 @@ def test_a_server_that_does_not_know_the_token_is_not_believed():
 
         threading.Thread(target=play, daemon=True).start()
         with pytest.raises(RankError, match="is another"):
-            TcpStore("127.0.0.1", port, TOKEN, serve=False, seconds=5)
+            TcpStore("127.0.0.1", port, TOKEN, serve=False, seconds=60)
 
 
 @pytest.mark.parametrize(
@@ -99,20 +100,20 @@ def test_silent_strangers_are_closed_and_keep_nobody_out(server):
     port, store = server
     links = [stranger(port)[0] for _ in range(MOST_STRANGERS + 3)]
     assert all(is_closed(link) for link in links[:3])
-    rank = TcpStore("127.0.0.1", port, TOKEN, serve=False, seconds=5)
+    rank = TcpStore("127.0.0.1", port, TOKEN, serve=False, seconds=60)
     store.put("a", b"b")
     assert rank.get("a") == b"b"
     rank.close()
 
 
-def test_a_stranger_has_little_time(monkeypatch):
-    monkeypatch.setattr(store_module, "MESSAGE_SECONDS", 0.1)
+def test_a_stranger_has_little_time(monkeypatch, times):
+    monkeypatch.setattr(store_module, "MESSAGE_SECONDS", 0.1 * times)
     port = free_port()
-    store = TcpStore("127.0.0.1", port, TOKEN, serve=True, seconds=5)
-    rank = TcpStore("127.0.0.1", port, TOKEN, serve=False, seconds=5)
+    store = TcpStore("127.0.0.1", port, TOKEN, serve=True, seconds=60)
+    rank = TcpStore("127.0.0.1", port, TOKEN, serve=False, seconds=60)
     link, _ = stranger(port)
     assert is_closed(link)
-    time.sleep(0.2)  # longer than a message may take
+    time.sleep(0.2 * times)  # longer than a message may take
     rank.put("a", b"")  # one that has shown its token may be silent
     assert store.get("a") == b""
     rank._link.sendall(b"\x05")  # but not within a message
@@ -166,7 +167,7 @@ def test_ranks_of_an_account_meet_without_being_told_a_token(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     where = f"tcp://127.0.0.1:{free_port()}"
-    stores = [open_store(JobRank(rank, 2, rank, where), 5) for rank in range(2)]
+    stores = [open_store(JobRank(rank, 2, rank, where), 60) for rank in range(2)]
     stores[1].put("a", b"b")
     assert stores[0].get("a") == b"b"
     assert "secret" not in repr(JobRank(0, 2, 0, where, "secret"))

@@ -47,7 +47,7 @@ class PlainDecoder:
         self.broken = self.closed = False
 
     def _call(self) -> None:
-        self.go.wait(20)
+        self.go.wait(100)
         time.sleep(self.seconds)
         assert not self.broken, "what a failed call held is lost"
         failure = self.failures.pop(0) if self.failures else None

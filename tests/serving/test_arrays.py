@@ -245,17 +245,17 @@ def test_two_hundred_at_once_while_a_rank_is_killed_and_then_a_graceful_end(doub
             assert status == 200, answer
             assert answer["results"][0]["data"] == [2 * n, 2, 4, 6]
         server.process.send_signal(signal.SIGTERM)
-        _, err = server.process.communicate(timeout=20)
+        _, err = server.process.communicate(timeout=100)
         assert server.process.returncode == 0
         assert err.count("rank 1 died") == 1 and "Traceback" not in err
 
 
 def test_what_was_begun_is_finished_after_sigterm_and_nothing_else_is_begun(tmp_path: Path) -> None:
-    """A server whose program sleeps, in a process of its own."""
+    """A server whose program waits for a file, in a process of its own."""
     script = tmp_path / "slow.py"
     script.write_text(SLOW)
     process = subprocess.Popen(
-        [sys.executable, script],
+        [sys.executable, script, tmp_path],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
@@ -264,26 +264,32 @@ def test_what_was_begun_is_finished_after_sigterm_and_nothing_else_is_begun(tmp_
     async def say(url: str) -> None:
         async with aiohttp.ClientSession() as session:
             begun = asyncio.create_task(post(session, f"{url}/v1/run", {"inputs": [1]}))
-            await asyncio.sleep(0.3)
+            while not (tmp_path / "begun").exists():
+                await asyncio.sleep(0.01)
             process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(0.2)
+            answer = {"status": "ok"}
+            while answer["status"] != "stopping":
+                async with session.get(f"{url}/health") as health:
+                    answer = await health.json()
+            assert health.status == 503
             status, answer = await post(session, f"{url}/v1/run", {"inputs": [2]})
             assert (status, answer["error"]["message"]) == (503, "the server is stopping")
-            async with session.get(f"{url}/health") as health:
-                assert health.status == 503 and (await health.json())["status"] == "stopping"
+            (tmp_path / "end").touch()
             status, answer = await begun
             assert status == 200 and answer["results"][0]["data"] == 2
 
     try:
         asyncio.run(say(process.stdout.readline().strip()))
-        assert process.wait(10) == 0
+        assert process.wait(100) == 0
     finally:
         process.kill()
         process.wait()
 
 
 SLOW = """
+import sys
 import time
+from pathlib import Path
 from serving.test_arrays import Gate
 from meshweave.serving.application import Application
 from meshweave.serving.application import hosts_for
@@ -293,9 +299,13 @@ from meshweave.serving.metrics import ServerMetrics
 from meshweave.serving.running import serve
 from meshweave.serving.work import ServerLimits
 
+folder = Path(sys.argv[1])
+
 class Slow(Gate):
     def __call__(self, x):
-        time.sleep(1.0)
+        (folder / "begun").touch()
+        while not (folder / "end").exists():
+            time.sleep(0.01)
         return (x + 1,)
 
 metrics = ServerMetrics()

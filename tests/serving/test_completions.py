@@ -201,8 +201,8 @@ def test_ranks_that_fail_twice_are_told(stream: bool) -> None:
     talk(model_of(PlainDecoder(failures=failures)), say)
 
 
-def test_a_client_that_leaves_frees_its_slot() -> None:
-    decoder = PlainDecoder(slots=1, seconds=0.02)
+def test_a_client_that_leaves_frees_its_slot(times: int) -> None:
+    decoder = PlainDecoder(slots=1, seconds=0.02 * times)
 
     async def say(client: TestClient) -> None:
         body = {"prompt": "a", "max_tokens": 127, "temperature": 0, "stream": True}
@@ -217,11 +217,11 @@ def test_a_client_that_leaves_frees_its_slot() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stream_has_a_limited_time_too(stream: bool) -> None:
+def test_a_stream_has_a_limited_time_too(stream: bool, times: int) -> None:
     async def say(client: TestClient) -> None:
         body = {"prompt": "a", "max_tokens": 100, "temperature": 0}
         right = {
-            "message": "not done within 0.3 s, the most there is",
+            "message": f"not done within {0.3 * times:g} s, the most there is",
             "type": "server_error",
             "code": 504,
         }
@@ -232,7 +232,7 @@ def test_a_stream_has_a_limited_time_too(stream: bool) -> None:
             answer = await client.post("/v1/completions", json=body)
             assert answer.status == 504 and (await answer.json())["error"] == right
 
-    talk(model_of(PlainDecoder(seconds=0.02)), say, ServerLimits(seconds=0.3))
+    talk(model_of(PlainDecoder(seconds=0.02 * times)), say, ServerLimits(seconds=0.3 * times))
 
 
 MODEL = """
@@ -299,7 +299,7 @@ def test_two_hundred_at_once_on_ranks_of_which_one_is_killed(tmp_path: Path) -> 
         answers = asyncio.run(say(server))
         assert answers == [wanted[n % 20] for n in range(200)]
         server.process.send_signal(signal.SIGTERM)
-        _, err = server.process.communicate(timeout=20)
+        _, err = server.process.communicate(timeout=100)
         assert server.process.returncode == 0
         assert killed.is_set() and err.count(" died") == 1 and "Traceback" not in err
 

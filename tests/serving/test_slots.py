@@ -31,7 +31,7 @@ class Asked:
         return token == self.stop
 
     def why(self) -> Any:
-        return self.end.get(timeout=20)
+        return self.end.get(timeout=100)
 
 
 def served(decoder: PlainDecoder, asked: list[Asked], lost: list[Any] | None = None) -> None:

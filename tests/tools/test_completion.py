@@ -45,7 +45,7 @@ def test_bash_completes(
         cwd=script.parent,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=100,
     )
     assert set(done.stdout.split()) == wanted, done.stderr
 

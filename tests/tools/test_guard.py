@@ -36,7 +36,7 @@ def start(body: str, **options: Any) -> subprocess.Popen:
 
 def outcome(body: str) -> tuple[int, str, str]:
     process = start(body)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=100)
     return process.returncode, out, err
 
 
@@ -57,7 +57,7 @@ def test_what_was_printed_arrives() -> None:
 
 
 def test_asking_again_and_again_breaks_nothing_off() -> None:
-    body = "print('there', flush=True); time.sleep(30); return 0"
+    body = "print('there', flush=True); time.sleep(1000); return 0"
     started = [start(body, start_new_session=True) for _ in range(8)]
     for process in started:
         assert process.stdout is not None and process.stdout.readline() == "there\n"
@@ -73,14 +73,14 @@ def test_a_command_that_does_not_end_when_asked_is_ended() -> None:
         import signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         print("ready", flush=True)
-        time.sleep(60)
+        time.sleep(1000)
         """
     )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    assert process.wait(timeout=30) == 128 + signal.SIGINT
-    assert time.monotonic() - began < 25 + GRACE
+    assert process.wait(timeout=100) == 128 + signal.SIGINT
+    assert time.monotonic() - began < 50 + GRACE
 
 
 def test_a_crash_is_one_line_that_says_what_was_done() -> None:
@@ -103,7 +103,7 @@ def test_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", f"{script}raise SystemExit(guarded(command, 'tool'))"],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=30,
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=100,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
     said = "tool: error: cannot write: No space left on device\n"
@@ -112,12 +112,12 @@ def test_a_full_disk_is_one_line() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_child_outlives_its_parent(number: int) -> None:
-    process = start("print(os.getpid(), flush=True); time.sleep(60)")
+    process = start("print(os.getpid(), flush=True); time.sleep(1000)")
     assert process.stdout is not None
     child = int(process.stdout.readline())
     process.send_signal(number)
-    process.communicate(timeout=30)
-    for _ in range(100):
+    process.communicate(timeout=100)
+    for _ in range(2000):
         if not alive(child):
             return
         time.sleep(0.05)
@@ -157,14 +157,14 @@ def test_a_crash_after_ctrl_c_is_an_interruption() -> None:
         import signal
         signal.signal(signal.SIGINT, lambda *_: os.abort())  # as libraries do that are interrupted
         print("ready", flush=True)
-        time.sleep(60)
+        time.sleep(1000)
         """
     )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     for child in children(process.pid):
         os.kill(child, signal.SIGINT)  # a terminal tells the whole group
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=100)
     assert (process.returncode, err) == (130, "tool: interrupted\n")
 
 

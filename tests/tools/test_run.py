@@ -487,9 +487,9 @@ def stuck(folder: Path, engine: str, text: str) -> Path:
 
 
 @pytest.mark.parametrize("engine", ["local", "mpi"])
-def test_a_rank_that_stalls_is_status_3(tmp_path, engine):
-    bundle = stuck(tmp_path, engine, on_rank(1, sleeps(40), "1"))
-    done = meshweave("run", bundle, "--timeout", 1.5, "--dump", tmp_path / "out")
+def test_a_rank_that_stalls_is_status_3(tmp_path, engine, times):
+    bundle = stuck(tmp_path, engine, on_rank(1, sleeps(40 * times), "1"))
+    done = meshweave("run", bundle, "--timeout", 1.5 * times, "--dump", tmp_path / "out")
     failed(done, 3, "rank 0", "mw_all_gather at test.mlir:2:1")
     assert not (tmp_path / "out").exists()
 
@@ -508,8 +508,8 @@ def ended(process: subprocess.Popen, number: int, seconds: float) -> tuple[int, 
         time.sleep(0.1)
     assert process.poll() is None, process.communicate()
     os.killpg(process.pid, number)
-    _, err = process.communicate(timeout=15)
-    end = time.monotonic() + 10
+    _, err = process.communicate(timeout=100)
+    end = time.monotonic() + 60
     while (left := {pid for pid in family if _lives(pid)}) and time.monotonic() < end:
         time.sleep(0.02)
     return process.returncode, err, left
@@ -525,28 +525,25 @@ def _lives(pid: int) -> bool:
 @sampled(4)
 @pytest.mark.parametrize("engine", ["local", "mpi"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_nothing(tmp_path, engine, number):
-    bundle = stuck(tmp_path, engine, on_rank(1, sleeps(30), "1"))
+def test_an_interrupt_leaves_nothing(tmp_path, engine, number, times):
+    bundle = stuck(tmp_path, engine, on_rank(1, sleeps(1000), "1"))
     process = start("meshweave", "run", bundle, "--dump", tmp_path / "out")
-    status, err, left = ended(process, number, 2.0 if engine == "mpi" else 1.0)
+    status, err, left = ended(process, number, (2.0 if engine == "mpi" else 1.0) * times)
     assert status == 128 + number and left == set()
     assert err == ("meshweave: interrupted\n" if number == signal.SIGINT else "")
     assert not (tmp_path / "out").exists()
 
 
 def test_native_code_that_hears_no_signal_is_ended(tmp_path):
-    made = program("x=1", "local", [], [], [], [sleeps(60)], externals=("sleep",))
+    made = program("x=1", "local", [], [], [], [sleeps(1000)], externals=("sleep",))
     made.write(tmp_path / "a.mwb")
     process = start("meshweave", "run", tmp_path / "a.mwb")
-    end = (
-        time.monotonic() + 20
-    )  # where other work keeps the machine busy, Python alone takes a second to start
-    while not descendants(process.pid) and time.monotonic() < end:
+    while not descendants(process.pid) and process.poll() is None:
         time.sleep(0.1)
     time.sleep(1)
     for _ in range(3):  # libc's sleep ends early at a signal; what computes would not
         os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=15) == 130
+    assert process.wait(timeout=100) == 130
 
 
 def test_a_step_that_fails_is_named(tmp_path):
@@ -568,7 +565,7 @@ def test_progress_is_shown_on_a_terminal_and_only_there(tmp_path):
     seen = b""
     while chunk := _read(terminal):
         seen += chunk
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=100) == 0
     os.close(terminal)
     assert b"meshweave" in seen
     assert real("meshweave", "run", MLP / "mlp.mlir").err == ""

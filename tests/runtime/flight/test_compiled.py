@@ -71,11 +71,11 @@ def bundle(tmp_path_factory):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_command_that_is_ended_leaves_a_dump(bundle, tmp_path, number, status):
     folder = tmp_path / "flight"
-    for seconds in (1.5, 5, 15):  # until it has come to the run
+    for seconds in (1.5, 5, 15, 60):  # until it has come to the run
         command = start("meshweave", "run", bundle, "--flight", folder)
         time.sleep(seconds)
         os.killpg(command.pid, number)
-        out, _ = command.communicate(timeout=30)
+        out, _ = command.communicate(timeout=100)
         if os.path.isdir(folder) and os.listdir(folder):
             break
     assert (command.returncode, out) == (status, "")

@@ -33,9 +33,10 @@ from mpi4py import MPI
 from meshweave.bundle import Bundle
 from meshweave.runtime.mpi.inside import InsideProgram
 
-what, path, folder = sys.argv[1:]
+what, times, path, folder = sys.argv[1:]
+times = int(times)
 comm = MPI.COMM_WORLD
-timeout = 3.0 if what == "stop" else 60.0
+timeout = 3.0 * times if what == "stop" else 60.0
 program = InsideProgram(Bundle.read(path), timeout=timeout, flight=folder)
 pids = comm.gather(os.getpid())
 if comm.rank == 0:
@@ -43,7 +44,7 @@ if comm.rank == 0:
     sys.stdout.flush()
 call = program.bind([np.ones(256, "f4")])
 if what == "raise" and comm.rank == 1:
-    time.sleep(1)
+    time.sleep(times)
     raise ValueError("of the user")
 call()
 if what == "close":
@@ -55,11 +56,11 @@ if what == "close":
 class Job:
     """A job of three ranks under mpiexec, and what it may leave behind."""
 
-    def __init__(self, folder: Path, what: str, bundle: Bundle) -> None:
-        self.flight = folder / "flight"
+    def __init__(self, folder: Path, what: str, times: int, bundle: Bundle) -> None:
+        self.flight, self.times = folder / "flight", times
         bundle.write(folder / "program.mwb")
         (folder / "script.py").write_text(SCRIPT)
-        rank = [sys.executable, "-m", "mpi4py", folder / "script.py", what]
+        rank = [sys.executable, "-m", "mpi4py", folder / "script.py", what, str(times)]
         self.process = subprocess.Popen(
             [mpiexec(), "-n", "3", *rank, folder / "program.mwb", self.flight],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -79,7 +80,7 @@ class Job:
 
     def wait_until_watched(self, handles: int = 3) -> None:
         """Wait until the watcher holds so many ranks, and ranks 1 and 2 wait in their last collective."""
-        end = time.monotonic() + 50
+        end = time.monotonic() + 50 * self.times
         while not self._is_watched(handles):
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -102,8 +103,8 @@ class Job:
 
     def ended(self) -> tuple[int, list[str]]:
         """Its status, and the lines that are ours; nothing of it is left then."""
-        _, said = self.process.communicate(timeout=60)
-        end = time.monotonic() + 10
+        _, said = self.process.communicate(timeout=300)
+        end = time.monotonic() + 60
         while (left := self.left()) and time.monotonic() < end:
             time.sleep(0.05)
         assert not left
@@ -124,11 +125,11 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[object]:
+def job(tmp_path: Path, times: int) -> Iterator[object]:
     made: list[Job] = []
 
     def start(what: str, bundle: Bundle) -> Job:
-        made.append(Job(tmp_path, what, bundle))
+        made.append(Job(tmp_path, what, times, bundle))
         return made[-1]
 
     yield start
@@ -139,7 +140,7 @@ def job(tmp_path: Path) -> Iterator[object]:
                 os.kill(pid, signal.SIGKILL)
 
 
-WAITING = failing("mpi", on_rank(0, sleeps(60), "s"))
+WAITING = failing("mpi", on_rank(0, sleeps(1000), "s"))
 PLACE = "mw_all_gather at test.mlir:3:1"
 
 
@@ -165,16 +166,16 @@ def test_a_rank_that_is_killed_is_named(job, victim):
     assert fault.dumps[0].reason == "death"
 
 
-def test_a_rank_that_is_stopped_in_the_op_of_the_others_is_named(job):
-    started = job("stop", failing("mpi", on_rank(0, sleeps(2), "s")))
+def test_a_rank_that_is_stopped_in_the_op_of_the_others_is_named(job, times):
+    started = job("stop", failing("mpi", on_rank(0, sleeps(2 * times), "s")))
     started.wait_until_watched(handles=0)
     os.kill(started.pids[1], signal.SIGSTOP)
     status, lines = started.ended()
     assert status == 3
     (line,) = lines
     assert line.startswith(
-        f"meshweave: no progress for 3 s: rank 1 is stopped, last seen: in {PLACE}; ranks 0 and 2 are in {PLACE}; "
-        f"flight recorder: {started.flight}/flight-"
+        f"meshweave: no progress for {3 * times} s: rank 1 is stopped, last seen: in {PLACE}; "
+        f"ranks 0 and 2 are in {PLACE}; flight recorder: {started.flight}/flight-"
     )
     assert [(rank.rank, rank.process) for rank in started.fault().stragglers] == [(1, "stopped")]
 

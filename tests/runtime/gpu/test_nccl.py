@@ -46,9 +46,9 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def ranks(folder, monkeypatch):
+def ranks(folder, monkeypatch, times):
     monkeypatch.setattr("meshweave.runtime.gpu.engine.launcher", recorded_launcher)
-    made = NcclEngine(timeout=1.5)
+    made = NcclEngine(timeout=1.5 * times)
     yield made
     made.close()
 
@@ -103,7 +103,7 @@ def test_a_program_runs_again_and_again_and_starts_anew_after_a_death(ranks):
 
 def test_steps_run_as_graphs(folder, monkeypatch):
     monkeypatch.setattr("meshweave.runtime.gpu.engine.launcher", recorded_launcher)
-    made = NcclEngine(timeout=5, graph=True)
+    made = NcclEngine(timeout=60, graph=True)
     executable = made.load(twice(1))
     assert [executable.run(inputs(1))[0][0][0] for _ in range(3)] == [2, 2, 2]
     with pytest.raises(MeshweaveError, match=r"^rank 0: this program cannot be a graph"):
@@ -143,21 +143,21 @@ def test_a_rank_that_exits_is_named(ranks, monkeypatch):
         ranks.load(twice()).run(inputs())
 
 
-def test_a_device_that_stalls_is_named_within_the_limit(ranks, monkeypatch):
+def test_a_device_that_stalls_is_named_within_the_limit(ranks, monkeypatch, times):
     monkeypatch.setenv("MESHWEAVE_TEST", "sleep 1")
     executable = ranks.load(twice())
     start = time.monotonic()
-    line = r"^no progress for 1.5 s: rank 1 waits for its device; rank 0 has returned$"
+    line = r"^no progress for .* s: rank 1 waits for its device; rank 0 has returned$"
     with pytest.raises(RankError, match=line):
         executable.run(inputs())
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 20 * times
 
 
 def test_a_rank_that_is_stopped_is_named(ranks):
     executable = ranks.load(twice())
     os.kill(executable.pids[1], signal.SIGSTOP)
     with pytest.raises(
-        RankError, match=r"^no progress for 1.5 s: rank 1 is stopped, last seen: has not begun"
+        RankError, match=r"^no progress for .* s: rank 1 is stopped, last seen: has not begun"
     ):
         executable.run(inputs())
 

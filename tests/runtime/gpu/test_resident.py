@@ -175,8 +175,8 @@ def test_arrays_stay_on_the_gpus_of_other_processes(ranks):  # noqa: F811
         np.asarray(again)
 
 
-def test_programs_of_several_engines_share_their_ranks_and_arrays(ranks):  # noqa: F811
-    other = NcclEngine(timeout=1.5)
+def test_programs_of_several_engines_share_their_ranks_and_arrays(ranks, times):  # noqa: F811
+    other = NcclEngine(timeout=1.5 * times)
     first, second = ranks.load(twice()), other.load(twice())
     assert first.pids == second.pids
     (one,) = first.run_arrays([laid(np.arange(N, dtype="f4"), "x=2", "[_]")])
@@ -377,7 +377,7 @@ def test_an_awaited_step_tells_which_op_has_failed_on_the_device(folder, monkeyp
     monkeypatch.setattr("meshweave.runtime.gpu.engine.launcher", recorded_launcher)
     port = [("f32", (N,))]
     steps = [Launch(name, ("input", 0), ("output", 0), N) for name in ("plus_one", "twice")]
-    awaited, queued = NcclEngine(timeout=5, awaited=True), NcclEngine(timeout=5)
+    awaited, queued = NcclEngine(timeout=60, awaited=True), NcclEngine(timeout=60)
     value = laid(np.arange(N, dtype="f4"), "x=2", "[_]")
     bundle = program("x=2", [], port, port, steps)
     assert np.array_equal(np.asarray(awaited.load(bundle).run_arrays([value])[0]), 2 * np.arange(N))

@@ -15,7 +15,8 @@ from meshweave.runtime.processes.shared_files import mpi_memory
 
 os.environ["MESHWEAVE_CACHE"] = os.path.join(os.environ["MESHWEAVE_TEST_OBJECTS"], "programs")
 how, guilty = sys.argv[1], int(sys.argv[2])
-mw.init(timeout=3.0 if how in ("sleep", "stop") else 60.0, flight="".join(sys.argv[3:]) or None)
+limit = 3.0 * int(os.environ.get("MESHWEAVE_TEST_TIMES", "1"))
+mw.init(timeout=limit if how in ("sleep", "stop") else 60.0, flight="".join(sys.argv[3:]) or None)
 sys.stdout.write("".join(f"has {path}\n" for path in mpi_memory("self")))
 sys.stdout.flush()
 mesh, x = mw.Mesh(dp=mw.size()), np.arange(6, dtype="f4")
@@ -42,7 +43,7 @@ if mw.rank() == guilty:
     if how == "exit":
         sys.exit(0)
     if how == "sleep":
-        time.sleep(60)
+        time.sleep(1000)
     if how in ("program", "loaded"):
         second(x)
 if how == "values":

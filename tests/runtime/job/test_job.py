@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from depth import DEEP, deep, sampled, some
+from ports import FIRST, free_port
 
 from meshweave.runtime.flight.dump import read_dumps
 from meshweave.runtime.flight.faults import Fault, faults
@@ -26,11 +26,6 @@ def environment(**more: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "MESHWEAVE_MPI"))}
     path = os.pathsep.join(filter(None, sys.path))
     return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Ended:
@@ -57,20 +52,20 @@ class Ended:
         self.out, self.err = [out for out, _ in said], [err for _, err in said]
         self.status = [process.returncode for process in processes]
         had = re.findall("^has (.*)$", "".join(self.out), re.M)
-        end = time.monotonic() + 5  # who watches a host tidies up once its ranks are gone
+        end = time.monotonic() + 60  # who watches a host tidies up once its ranks are gone
         while (left := {path for path in had if os.path.exists(path)}) and time.monotonic() < end:
             time.sleep(0.05)
         self.left = left
 
 
-def by_variables(nranks: int, *arguments: str, seconds: float = 100) -> Ended:
+def by_variables(nranks: int, *arguments: str, seconds: float = 100, times: int = 1) -> Ended:
     """Start the processes one by one, each told its rank."""
     store = f"tcp://127.0.0.1:{free_port()}"
     commands = []
     for rank in range(nranks):
         env = environment(
             MESHWEAVE_RANK=str(rank), MESHWEAVE_SIZE=str(nranks), MESHWEAVE_STORE=store,
-            MESHWEAVE_TOKEN="a secret of this test",
+            MESHWEAVE_TOKEN="a secret of this test", MESHWEAVE_TEST_TIMES=str(times),
         )  # fmt: skip
         commands.append(([*PYTHON, *arguments], env))
     return Ended(commands, seconds)
@@ -78,7 +73,7 @@ def by_variables(nranks: int, *arguments: str, seconds: float = 100) -> Ended:
 
 def by_slurm(nranks: int, *arguments: str) -> Ended:
     """Start them with what srun puts in the environment."""
-    commands, job = [], str(free_port() % 20000)
+    commands, job = [], str(free_port() - FIRST)
     for rank in range(nranks):
         env = environment(
             SLURM_PROCID=str(rank), SLURM_NTASKS=str(nranks), SLURM_LOCALID=str(rank),
@@ -151,11 +146,12 @@ def test_modules_that_torch_has_distributed_train_on_a_job():
         ("raise", "rank 1 raised ValueError: no such thing"),
         ("kill", "rank 1 has died"),
         ("exit", "rank 1 has left the job, rank . is about to call first: every rank makes the same calls"),
-        ("sleep", "no progress for 3 s: rank 1 has not come to call first"),
+        ("sleep", "no progress for {limit} s: rank 1 has not come to call first"),
     ],
 )  # fmt: skip
-def test_all_ranks_end_when_one_does(how, line):
-    ended = by_variables(3, str(HERE / "failing.py"), how, "1", seconds=45)
+def test_all_ranks_end_when_one_does(how, line, times):
+    ended = by_variables(3, str(HERE / "failing.py"), how, "1", seconds=60 * times, times=times)
+    line = line.format(limit=3 * times)
     for rank in (0, 2):
         assert re.search(f"^meshweave: {line}$", ended.err[rank], re.M), ended.err
         assert "Traceback" not in ended.err[rank] and ended.status[rank] == 3
@@ -164,7 +160,7 @@ def test_all_ranks_end_when_one_does(how, line):
 
 
 def test_all_ranks_end_when_the_first_does():
-    ended = by_variables(2, str(HERE / "failing.py"), "kill", "0", seconds=45)
+    ended = by_variables(2, str(HERE / "failing.py"), "kill", "0")
     assert ended.err[1] == "meshweave: rank 0 has died\n" and ended.status[1] == 3
     assert not ended.left
 
@@ -186,7 +182,7 @@ def test_all_ranks_end_when_the_first_does():
     ],
 )  # fmt: skip
 def test_what_ranks_do_wrong_together_is_told_in_a_line(how, line):
-    ended = by_variables(2, str(HERE / "failing.py"), how, "1", seconds=45)
+    ended = by_variables(2, str(HERE / "failing.py"), how, "1")
     assert re.search(
         line.replace("part of rank . has .*", "part of rank .: "), "".join(ended.err)
     ), ended.err
@@ -204,8 +200,9 @@ def test_a_killed_rank_of_mpiexec_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("how", some(["kill", "raise", "sleep"], 2))
-def test_a_job_that_fails_leaves_what_its_ranks_did_last(tmp_path, how):
-    by_variables(2, str(HERE / "failing.py"), how, "1", str(tmp_path), seconds=45)
+def test_a_job_that_fails_leaves_what_its_ranks_did_last(tmp_path, how, times):
+    more = ("1", str(tmp_path))
+    by_variables(2, str(HERE / "failing.py"), how, *more, seconds=60 * times, times=times)
     fault = left_by(tmp_path)
     assert "rank 1 " in fault.dumps[0].line
     assert [rank.rank for rank in fault.ranks] == [0, 1]
