@@ -28,7 +28,7 @@ def on(mesh: str, text: str) -> str:
 def partitioned(mesh: str, text: str) -> str:
     """The local program, with each collective that the layouts ask for."""
     passes = [name for name in GLOBAL_PASSES if name != "dist-fuse-collectives"]
-    with lent_context(small=True) as ctx, ctx:
+    with lent_context() as ctx, ctx:
         module = load_module(on(mesh, text), ctx)
         run_pipeline(module, ",".join(passes))
         return str(module)

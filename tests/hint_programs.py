@@ -31,7 +31,7 @@ SCHEDULES = (
 
 def built(text: str, pipeline: str = HINTED) -> tuple[Bundle, Any, str]:
     """The bundle of a program, its ledger, and the program behind the passes."""
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         module = ir.Module.parse(text if "dist.mesh" in text else NO_MESH + text)
         run_pipeline(module, pipeline)
         return compile_local(module), read_ledger(module), str(module)
@@ -167,7 +167,7 @@ def moves(text: str) -> list[tuple[str, int]]:
 
 
 def local_view(text: str) -> str:
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         module = ir.Module.parse(text)
         run_pipeline(module, f"hint-apply,{GLOBAL}")
         return str(module)

@@ -1,4 +1,4 @@
-"""Contexts that are lent again: to one compile at a time, so many times, never after an error."""
+"""Contexts that are lent again: to one compile at a time, for so many bytes of text, never after an error."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,17 +24,19 @@ def none_idle() -> None:
     dialects._IDLE.clear()
 
 
-def test_one_context_after_another_is_the_same_so_many_times() -> None:
+@pytest.mark.parametrize("nbytes", [0, dialects._MOST // 3])
+def test_one_context_after_another_is_the_same_for_so_many_bytes(nbytes: int) -> None:
+    times = -(-dialects._MOST // max(nbytes, dialects._LEAST))
     seen = []
-    for _ in range(2 * dialects._USES):
-        with dialects.lent_context(small=True) as ctx:
+    for _ in range(2 * times):
+        with dialects.lent_context(nbytes) as ctx:
             seen.append(ctx)
     assert len({id(ctx) for ctx in seen}) == 2
-    assert all(ctx is seen[0] for ctx in seen[: dialects._USES])
+    assert all(ctx is seen[0] for ctx in seen[:times])
 
 
 def test_two_at_a_time_are_two() -> None:
-    with dialects.lent_context(True) as one, dialects.lent_context(True) as other:
+    with dialects.lent_context() as one, dialects.lent_context() as other:
         assert one is not other
 
 
@@ -42,7 +44,7 @@ def test_after_an_error_or_a_large_program_it_is_let_go() -> None:
     with pytest.raises(mw.MeshweaveError):
         build(TEXT.format(n=4, op="nothing"), name="p")
     assert not dialects._IDLE
-    with dialects.lent_context(small=False):
+    with dialects.lent_context(dialects._MOST):
         pass
     assert not dialects._IDLE
     build(TEXT.format(n=4, op="exp"), name="p")

@@ -33,7 +33,7 @@ PASSES = ",".join(GLOBAL_PASSES)
 @cache
 def compiled(text: str, name: str = "local") -> tuple[Any, Any, str]:
     """The bundle, the ledger and the program behind the passes."""
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         module = ir.Module.parse(text)
         run_pipeline(module, PASSES)
         return compile_local(module, name), read_ledger(module), str(module)
@@ -41,7 +41,7 @@ def compiled(text: str, name: str = "local") -> tuple[Any, Any, str]:
 
 def entries_of(text: str) -> Any:
     """The schedule of a program."""
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         module = ir.Module.parse(text)
         run_pipeline(module, PASSES)
         return lower(module).plan
@@ -310,7 +310,7 @@ def test_random_loops_keep_their_bits(engines: Any, case: tuple[str, int]) -> No
     inputs = [data(6, seed=k) for k in range(state)] + [data(16)]
     found = []
     for passes in ("dist-overlap{everywhere=true},canonicalize,cse", "canonicalize,cse"):
-        with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+        with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
             module = ir.Module.parse(text)
             run_pipeline(module, passes)
             bundle = compile_local(module)

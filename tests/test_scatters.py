@@ -111,7 +111,7 @@ PARTS = {
 
 
 def status(whole: str, local: str) -> int:
-    with lent_context(small=True) as ctx, ctx:
+    with lent_context() as ctx, ctx:
         return verify(load_module(whole, ctx), load_module(local, ctx)).status
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from meshweave.api.callables.waiting import in_a_thread
 from meshweave.api.compiling.donations import Donations, donated_numbers
 from meshweave.api.compiling.meshes import (
-    SMALL,
     arrange,
     axis_names,
     check_mesh,
@@ -326,7 +325,7 @@ def finished(text: str, name: str, goal: Goal) -> "Iterator[ir.Module]":
     from meshweave.ir.bindings import ir
     from meshweave.lowering.stages import check_engine
 
-    with lent_context(len(text) <= SMALL) as ctx, ctx, ir.Location.unknown():
+    with lent_context(len(text)) as ctx, ctx, ir.Location.unknown():
         module = load_module(text, ctx, name)
         check_engine(module, goal.engine)
         yield module
@@ -368,7 +367,7 @@ def lowered(
     from meshweave.transforms.propagation.within_bytes import best_within, is_bounded
     from meshweave.transforms.slicing.apply import hint_whole
 
-    with collector_paused(), lent_context(len(text) <= SMALL) as ctx, ctx:
+    with collector_paused(), lent_context(len(text)) as ctx, ctx:
         module = load_module(text, ctx, name)
         with ir.Location.unknown():
             is_whole = stage_of(module) == GLOBAL

@@ -287,7 +287,7 @@ def _compiled(move: Redistribution) -> Bundle:
     from meshweave.lowering import compile_program
     from meshweave.pipeline import run_pipeline
 
-    with lent_context(small=True) as ctx, ctx, ir.Location.unknown(ctx):
+    with lent_context() as ctx, ctx, ir.Location.unknown(ctx):
         module = ir.Module.parse(module_text(move))
         run_pipeline(module, "dist-partition,canonicalize,cse")
         return compile_program(module, move.engine)

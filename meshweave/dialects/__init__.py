@@ -42,22 +42,28 @@ def context(unregistered: bool = False) -> ir.Context:
     return ctx
 
 
-_USES = 32  # a context keeps all types and attributes that were ever made in it
+_LEAST = 1 << 16  # bytes that a program counts for, however short its text
+_MOST = (
+    32 * _LEAST
+)  # of programs in a context: it keeps all types and attributes that were ever made in it
 _IDLE: deque[tuple[ir.Context, int]] = deque(maxlen=2)
 
 
 @contextmanager
-def lent_context(small: bool, unregistered: bool = True) -> Iterator[ir.Context]:
+def lent_context(nbytes: int = 0, unregistered: bool = True) -> Iterator[ir.Context]:
     """Lend a context like `context(unregistered)` to programs that are compiled one after another.
 
+    nbytes: of the program's text.
+
     Making a context takes as long as the passes on a small program. A returned context is lent again, to one program
-    at a time and a limited number of times; not after an error, and not when it has held a program that is not small.
+    at a time, until it has held a number of bytes; not after an error.
     """
     try:
-        ctx, uses = _IDLE.pop()
+        ctx, held = _IDLE.pop()
     except IndexError:
-        ctx, uses = context(), 0
+        ctx, held = context(), 0
     ctx.allow_unregistered_dialects = unregistered
     yield ctx
-    if small and uses + 1 < _USES:
-        _IDLE.append((ctx, uses + 1))
+    held += max(nbytes, _LEAST)
+    if held < _MOST:
+        _IDLE.append((ctx, held))

@@ -3,7 +3,7 @@
 Such an op has the attribute `hint.again`, a number: no pass then takes it for the op that it is a copy of.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from meshweave.ir.bindings import ir
@@ -16,17 +16,21 @@ Key = tuple[str, Hashable, tuple[tuple[str, ir.Attribute], ...], Hashable]
 """Name, types of operands and results, attributes, regions."""
 
 
-def op_key(op: ir.Operation, read: list[ir.Value]) -> Key:
-    """Return what an op is, except for the values that it reads.
+def op_key(op: ir.Operation, operands: Sequence[ir.Value], read: list[ir.Value]) -> Key:
+    """Return what an op is, except for the values that it reads: `operands`, which are its own.
 
     Those that its regions read are added to `read`. Regions of hints have numbers of their own from `hint-apply`,
     so that no two are equal: hints are accounted for one by one.
     """
-    types = (tuple([v.type for v in op.operands]), tuple([r.type for r in op.results]))
-    found: list[Hashable] = []
-    if len(op.regions):
+    types = tuple([v.type for v in operands]), tuple([r.type for r in op.results])
+    name, found = op.name, list[Hashable]()
+    if name not in _IMPLIED and len(op.regions):
         _add_regions(op, {}, read, found)
-    return op.name, types, op_attributes(op), tuple(found)
+    return name, types, op_attributes(op), tuple(found)
+
+
+_IMPLIED = frozenset(f"linalg.{name}" for name in ("broadcast", "copy", "fill", "transpose"))
+"""Ops whose regions MLIR makes of their types."""
 
 
 def op_attributes(op: ir.Operation) -> tuple[tuple[str, ir.Attribute], ...]:
@@ -46,25 +50,26 @@ def _add_regions(
     """Add what the regions of an op hold. numbers: of the values made inside so far."""
     for region in op.regions:
         for block in region.blocks:
-            arguments = list(block.arguments)
-            for argument in arguments:
+            found.append("block")
+            for argument in block.arguments:
                 numbers[argument] = len(numbers)
-            found.append(("block", tuple([argument.type for argument in arguments])))
+                found.append(argument.type)
             for view in block.operations:
                 inner = view.operation
-                operands = []
+                found.append(inner.name)
                 for value in inner.operands:
-                    number = numbers.get(value, -1)
-                    if number < 0:
+                    number = numbers.get(value)
+                    if number is None:
                         read.append(value)
-                    operands.append((number, value.type))
-                found.append((inner.name, tuple(operands), op_attributes(inner)))
+                    found.append(value.type if number is None else number)
+                if len(inner.attributes):
+                    found.append(op_attributes(inner))
                 if len(inner.regions):
                     _add_regions(inner, numbers, read, found)
-                results = list(inner.results)
-                for result in results:
+                found.append("->")
+                for result in inner.results:
                     numbers[result] = len(numbers)
-                found.append(tuple([result.type for result in results]))
+                    found.append(result.type)
 
 
 @dataclass
@@ -97,7 +102,7 @@ class Repeats:
 
     def _enter(self, op: ir.Operation, seen: dict[Hashable, tuple[ir.Operation, int]]) -> None:
         inside: list[ir.Value] = []
-        name, types, own, regions = op_key(op, inside)
+        name, types, own, regions = op_key(op, list(op.operands), inside)
         own = tuple(pair for pair in own if pair[0] != AGAIN)
         read = tuple(self.same.get(value, value) for value in (*op.operands, *inside))
         what = (name, types, own, regions, read)

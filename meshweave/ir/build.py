@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from meshweave.ir.bindings import arith, ir, linalg
@@ -431,14 +432,20 @@ def reassociation(op: ir.Operation) -> list[list[int]]:
     return [[d.value for d in group] for group in op.attributes["reassociation"]]
 
 
-def iterator_types(op: ir.Operation) -> list[IteratorType]:
+def iterator_types(op: ir.Operation) -> tuple[IteratorType, ...]:
     """Return the kinds of the loops of a `linalg.generic`."""
-    text = str(op.attributes["iterator_types"])  # one text is read faster than an attribute a loop
-    return [
+    return _iterator_types(
+        str(op.attributes["iterator_types"])
+    )  # one text is read faster than an attribute a loop
+
+
+@lru_cache(maxsize=1 << 8)
+def _iterator_types(text: str) -> tuple[IteratorType, ...]:
+    return tuple(
         IteratorType.PARALLEL if "parallel" in kind else IteratorType.REDUCTION
         for kind in text.split(",")
         if "<" in kind
-    ]
+    )
 
 
 def predicate(op: ir.Operation) -> arith.CmpIPredicate | arith.CmpFPredicate:

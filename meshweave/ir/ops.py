@@ -1,12 +1,15 @@
 """Find, replace and ask about ops: what several rooms do with IR besides building it."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from meshweave.ir.bindings import ir
 
 Ops = Mapping[str, Sequence[ir.Operation]]
 """Ops by name, so that one walk serves all who look for some."""
+
+ADVANCE, SKIP = ir.WalkResult.ADVANCE, ir.WalkResult.SKIP
+"""What a visitor of ops returns, to go on or not to look inside: to ask for it by its name is a third of a walk."""
 
 
 def ops_where(root: ir.Operation, test: Callable[[ir.Operation], bool]) -> list[ir.Operation]:
@@ -19,7 +22,7 @@ def ops_where(root: ir.Operation, test: Callable[[ir.Operation], bool]) -> list[
     def visit(op: ir.Operation) -> ir.WalkResult:
         if test(op):
             found.append(op)
-        return ir.WalkResult.ADVANCE
+        return ADVANCE
 
     root.operation.walk(visit)
     return found
@@ -28,16 +31,31 @@ def ops_where(root: ir.Operation, test: Callable[[ir.Operation], bool]) -> list[
 def ops_named(root: ir.Operation, *names: str) -> list[ir.Operation]:
     """Return the ops in and below `root` of these names, inner ops before those around them."""
     wanted = frozenset(names)
-    return ops_where(root, lambda op: op.name in wanted)
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name in wanted:
+            found.append(op)
+        return ADVANCE
+
+    root.operation.walk(visit)
+    return found
 
 
-def ops_by_name(root: ir.Operation) -> Ops:
-    """Return all ops in and below `root` by name, inner ops before those around them."""
+def ops_by_name(root: ir.Operation, names: Collection[str] = ()) -> Ops:
+    """Return the ops in and below `root` by name, inner ops before those around them.
+
+    names: of which; of all where none is given.
+    """
     found: dict[str, list[ir.Operation]] = defaultdict(list)
+    if names:
+        for op in ops_named(root, *names):
+            found[op.name].append(op)
+        return found
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         found[op.name].append(op)
-        return ir.WalkResult.ADVANCE
+        return ADVANCE
 
     root.operation.walk(visit)
     return found

@@ -17,7 +17,7 @@ from meshweave.errors import CompileError, LayoutError, MeshweaveError
 from meshweave.hints.ledger import Refusal
 from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
-from meshweave.ir.ops import move_body, replace_op
+from meshweave.ir.ops import ADVANCE, SKIP, move_body, replace_op
 from meshweave.layout.mesh import Mesh
 
 Located: TypeAlias = ir.Operation | ir.OpView | ir.Value | ir.Location
@@ -142,7 +142,7 @@ def walk(root: ir.Operation, post: bool = False) -> list[ir.Operation]:
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         found.append(op)
-        return ir.WalkResult.ADVANCE
+        return ADVANCE
 
     root.operation.walk(visit, ir.WalkOrder.POST_ORDER if post else ir.WalkOrder.PRE_ORDER)
     return found
@@ -177,7 +177,7 @@ def ops_of(root: ir.Operation, *kinds: OpKind) -> list[ir.OpView]:
         name = op.name
         if name in names:
             found.append(op.opview)
-        return ir.WalkResult.SKIP if outside and name in _SCALAR_BODIES else ir.WalkResult.ADVANCE
+        return SKIP if outside and name in _SCALAR_BODIES else ADVANCE
 
     root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found
@@ -311,7 +311,7 @@ def _remap(op: ir.Operation, vmap: Mapping[ir.Value, ir.Value]) -> ir.WalkResult
     for i, value in enumerate(op.operands):
         if value in vmap:
             op.operands[i] = vmap[value]
-    return ir.WalkResult.ADVANCE
+    return ADVANCE
 
 
 def inline_single_block(op: ir.Operation) -> None:

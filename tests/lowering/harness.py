@@ -21,7 +21,7 @@ def compile_text(text: str, engine: str = "local") -> Bundle:
     """The bundle of a module's text; a function `@main` alone gets a mesh of one rank."""
     if "dist.mesh" not in text:
         text = f'"dist.mesh"() {{sym_name = "mesh", axes = "x=1"}} : () -> ()\n{text}'
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         return compile_program(ir.Module.parse(text), engine)
 
 

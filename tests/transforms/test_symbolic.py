@@ -31,7 +31,7 @@ CLEAN = "canonicalize,cse"
 
 def on_mesh(source, axes, passes):
     """The module, with `axes` for its mesh, after the passes."""
-    with lent_context(small=True) as ctx, ctx:
+    with lent_context() as ctx, ctx:
         module = load_module(source, ctx)
         with ir.Location.unknown(ctx):
             mesh_op(module).operation.attributes["axes"] = ir.StringAttr.get(axes)

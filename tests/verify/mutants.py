@@ -421,7 +421,7 @@ def _group(name: str) -> str:
 
 def is_program(text: str) -> bool:
     """Whether a text can be read."""
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         try:
             parse_module(text, ctx, "local")
         except MeshweaveError:

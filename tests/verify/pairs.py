@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @contextmanager
 def pair(text: str, pipeline: str = "dist-pipeline") -> Iterator[tuple[ir.Module, ir.Module]]:
     """The program, and what the passes make of it, in one context."""
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         whole = load_module(text, ctx, "whole")
         local = copied(whole)
         run_pipeline(local, pipeline)
@@ -40,7 +40,7 @@ def texts(text: str) -> tuple[str, str]:
 
 def compared(whole: str, local: str) -> Answer:
     """What the check says of two texts."""
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         return verify(parse_module(whole, ctx, "whole"), parse_module(local, ctx, "local"))
 
 

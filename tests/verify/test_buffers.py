@@ -33,7 +33,7 @@ TENSORS = "lower-collectives{{engine={}}},fuse-kernels"
 
 def lowered(text: str, engine: str = "local", before: str = "dist-pipeline,") -> tuple[str, str]:
     """A whole program's rank, on tensors and on buffers. before: passes that make it that of a rank."""
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         module = load_module(text, ctx, "program")
         run_pipeline(module, before + TENSORS.format(engine))
         after = copied(module)
@@ -42,7 +42,7 @@ def lowered(text: str, engine: str = "local", before: str = "dist-pipeline,") ->
 
 
 def answer(before: str, after: str) -> Answer:
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         first = parse_module(before, ctx, "before")
         return verify_buffers(first, parse_module(after, ctx, "after"))
 
@@ -121,7 +121,7 @@ func.func @main(%a: tensor<8x4xf32>, %b: tensor<4x4xf32>) -> (tensor<8x4xf32>, t
 
 def planned(text: str, engine: str = "local") -> tuple[str, str]:
     """A program of one rank, on tensors and on buffers."""
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         module = parse_module(text, ctx, "program")
         run_pipeline(module, TENSORS.format(engine))
         after = copied(module)
@@ -212,7 +212,7 @@ def test_a_compile_checks_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
         plan_memory(module, *rest)  # type: ignore[arg-type]
         ops_of(module, "mw.launch")[0].operation.erase()
 
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         module = load_module(PROGRAMS["softmax of columns"], ctx, "program")
         run_pipeline(module, "dist-pipeline")
         program = stages.lower(module)
@@ -225,7 +225,7 @@ def test_a_compile_checks_its_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def softmax() -> Iterator[ir.Module]:
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         module = load_module(PROGRAMS["softmax of columns"], ctx, "program")
         run_pipeline(module, "dist-pipeline")
         yield module

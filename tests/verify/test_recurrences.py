@@ -100,7 +100,7 @@ def said(wrong: dict[str, object], most: int = 600, axes: str = "x=2") -> Answer
 
 
 def _found(whole: str, local: str, most: int = 600) -> Answer:
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         modules = [parse_module(text, ctx, "loop") for text in (whole, local)]
         return verify(*modules, most=most, again=False)
 
@@ -204,7 +204,7 @@ def test_an_element_behind_trips_is_computed(wrong: dict[str, object]) -> None:
     few = {"begin": 78, "end": 88}
     whole = mesh("x=2") + LOOP.format(n=8, **(RIGHT | few))
     local = mesh("x=2") + LOOP.format(n=4, **(RIGHT | few | wrong))
-    with lent_context(small=True, unregistered=False) as ctx, ctx, ir.Location.unknown():
+    with lent_context(unregistered=False) as ctx, ctx, ir.Location.unknown():
         modules = [parse_module(text, ctx, "loop") for text in (whole, local)]
         assert verify(*modules).status == 1
 

@@ -15,9 +15,6 @@ if TYPE_CHECKING:  # here, for what is read from the disk needs no compiler
     from meshweave.plan.placement.goal import PlacementGoal
     from meshweave.plan.placement.prices import MachinePrices
 
-SMALL = 1 << 16
-"""Bytes of a program's text, below which a context is lent for it."""
-
 
 def mesh_of(mesh: "str | Mesh | None") -> Mesh | None:
     """Return the mesh that an argument means. Raises UsageError if it is none."""
@@ -60,7 +57,7 @@ def own_mesh(source: Source) -> Mesh:
     from meshweave.ir.bindings import ir
     from meshweave.transforms.base import mesh_of_module
 
-    with lent_context(len(source.text) <= SMALL) as ctx, ctx, ir.Location.unknown():
+    with lent_context(len(source.text)) as ctx, ctx, ir.Location.unknown():
         return mesh_of_module(load_module(source.text, ctx, source.name)) or Mesh()
 
 

@@ -34,7 +34,7 @@ class IterationSpace(NamedTuple):
         """Read the loops of a linalg op, named or generic."""
         maps = [attr.value for attr in linalg.get_indexing_maps(op.opview)]
         if op.name == "linalg.generic":
-            return cls(maps, iterator_types(op))
+            return cls(maps, list(iterator_types(op)))
         written = {e.position for m in maps[len(maps) - len(op.results) :] for e in m.results}
         kinds = [
             IteratorType.PARALLEL if d in written else IteratorType.REDUCTION

@@ -40,7 +40,7 @@ from meshweave.frontends.stablehlo.sizes import set_sizes, settle_sizes
 from meshweave.frontends.weights import add_weights
 from meshweave.ir.bindings import PassManager, ir, stablehlo
 from meshweave.ir.locations import compile_error, location_text, parse_module
-from meshweave.ir.ops import Ops, ops_by_name, ops_named, ops_where
+from meshweave.ir.ops import Ops, ops_by_name, ops_named
 from meshweave.ir.pipeline_text import CLEAN_UP
 
 _COMPOSITES = "builtin.module(func.func(stablehlo-legalize-composite-to-call))"
@@ -211,7 +211,7 @@ def _drop_gspmd(ops: Ops) -> None:
 def _lower(module: ir.Module) -> bool:
     """Lower what upstream's pass leaves or gets wrong; tell whether anything is converted to integers."""
     rounds = False
-    for op in ops_where(module.operation, lambda op: op.name in _LOWER or op.name == _CONVERT):
+    for op in ops_named(module.operation, *_LOWER, _CONVERT):
         if op.name == _CONVERT:
             element = op.results[0].type.element_type
             rounds |= isinstance(element, ir.IntegerType) and element.width > 1

@@ -20,7 +20,7 @@ import numpy as np
 from meshweave.abi import HOST_CALL, TraceBuffer
 from meshweave.errors import CompileError
 from meshweave.ir.bindings import ir
-from meshweave.ir.ops import ops_named, ops_where, replace_op
+from meshweave.ir.ops import ADVANCE, ops_named, ops_where, replace_op
 from meshweave.lowering.buffers.bufferize import run_passes
 from meshweave.lowering.cpu import lapack
 from meshweave.lowering.cpu.collectives.cores import SHARE
@@ -66,7 +66,8 @@ def llvm_functions(
         run_passes(module, f"builtin.module({small}{KERNELS})")
     except CompileError as error:
         raise _in_source(error, kernels, places) from None
-    _tell_of_loops(module)
+    if "llvm.loop_annotation" in kernels:
+        _tell_of_loops(module)
     for view in module.body.operations if small else ():
         if not ops_where(view.operation, lambda op: not _is_moved(op)):
             _as_bits(view.operation)
@@ -278,7 +279,7 @@ def _check(function: ir.Operation, known: Collection[str | None], where: str | N
             name = op.attributes["callee"].value
             if name not in known and not hasattr(_LIBM, name):
                 problems.append(f"{name}: no library of target cpu has this function")
-        return ir.WalkResult.ADVANCE
+        return ADVANCE
 
     function.walk(visit)
     if problems:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from meshweave.ir.bindings import ir
+from meshweave.ir.ops import ADVANCE
 
 PART_OPS = 4000  # of a part: what an object costs by itself is some percent of its time
 
@@ -90,7 +91,7 @@ def names_in(function: ir.Operation) -> Names:
             called.add(str(op.attributes["callee"].value))
         elif name == "llvm.mlir.addressof":
             addressed.add(str(op.attributes["global_name"].value))
-        return ir.WalkResult.ADVANCE
+        return ADVANCE
 
     function.walk(visit)
     return Names(called, addressed, ops)

@@ -36,7 +36,7 @@ from meshweave.ir.scores.attention import ATTENTION, spelled
 from meshweave.ir.scores.reduced import REDUCED_SCORES, spelled_sums
 from meshweave.ir.sorting import ORDER, SORT, SWITCH, coded, in_passes, spread
 from meshweave.layout.layout import Layout
-from meshweave.transforms.base import functions, ops_of
+from meshweave.transforms.base import functions, ops_of, walk
 
 MAX_ELEMENTS = 1 << 59  # of a tensor: its bytes, and sums of some, still fit 64 bits
 
@@ -100,6 +100,21 @@ def spell_out(function: ir.OpView, target: str) -> None:
     So the ops that make the pieces write them in place. An op whose loops never run gives what it starts from. Kernels
     of gpus run in no order: there scans take rounds. Attention of one op is written out where no kernel computes it.
     """
+    if any(op.name in _WHOLE for op in walk(function)):
+        _spell_whole(function, target)
+    for op in ops_of(function, "linalg.generic"):
+        _without_iterations(op.operation)
+    for op in ops_of(function, "tensor.pad", "tensor.concat"):
+        make = _pad if op.operation.name == "tensor.pad" else _concat
+        op.operation.results[0].replace_all_uses_with(make(op.operation))
+        op.operation.erase()
+
+
+_WHOLE = frozenset((SORT, SCAN, SCATTER, ORDER, FFT, LAPACK, ATTENTION, REDUCED_SCORES))
+
+
+def _spell_whole(function: ir.OpView, target: str) -> None:
+    """Write the ops that say in one what takes many."""
     for op in ops_of(function, SORT):
         replace_op(op.operation, spread(op.operation))
     for op in ops_of(function, SCAN):
@@ -125,12 +140,6 @@ def spell_out(function: ir.OpView, target: str) -> None:
             for op in ops_of(function, name):
                 operands = list(op.operation.operands)
                 replace_op(op.operation, [meaning(op.operation, OpBuilder.before(op), operands)])
-    for op in ops_of(function, "linalg.generic"):
-        _without_iterations(op.operation)
-    for op in ops_of(function, "tensor.pad", "tensor.concat"):
-        make = _pad if op.operation.name == "tensor.pad" else _concat
-        op.operation.results[0].replace_all_uses_with(make(op.operation))
-        op.operation.erase()
 
 
 def _order(op: ir.Operation) -> ir.Value:

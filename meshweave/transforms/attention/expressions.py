@@ -28,6 +28,7 @@ from meshweave.ir.expressions import (
     needed,
     read_body,
 )
+from meshweave.ir.ops import producer
 
 
 @dataclass(frozen=True)
@@ -235,17 +236,40 @@ class Expressions(NodeTable[Operand, Coordinate, ir.Value]):
         return self.put(Scalar(value, value.type))
 
 
+def has_exponential(value: ir.Value, plain: set[ir.Value]) -> bool:
+    """Tell whether an expression of a tensor may hold an exponential: `Expressions` reads no further than this does.
+
+    plain: tensors whose expressions hold none, added to. No op may change between two calls with one.
+    """
+    seen, left = set[ir.Value](), [value]
+    while left:
+        read = left.pop()
+        op = None if read in seen or read in plain else producer(read)
+        seen.add(read)
+        if op is None or (op.name not in RESHAPES and op.name != "linalg.generic"):
+            continue
+        if op.name in RESHAPES:
+            left.append(op.operands[0])
+            continue
+        if any(view.operation.name == "math.exp" for view in op.regions[0].blocks[0].operations):
+            return True
+        if len(op.operands) == 2 or not reductions_of(op):
+            left += op.operands
+    plain |= seen
+    return False
+
+
 def _loops(op: ir.Operation, entries: Sequence[Coordinate]) -> tuple[Maps, list[Coordinate]] | None:
     """Return the maps and loops of an op that reads one element of each operand for its result at `entries`.
 
     None for any other op.
     """
-    count = len(iterator_types(op))
     if len(op.results) != 1 or (maps := maps_of(op)) is None:
         return None
     if not isinstance(op.results[0].type, ir.RankedTensorType):
         return None
-    loops, reduced = written_at(maps[-1], entries), reductions_of(op)
+    kinds = iterator_types(op)
+    count, loops, reduced = len(kinds), written_at(maps[-1], entries), _reductions(kinds)
     if reduced:
         extents = loop_extents(op, maps)
         loops |= {loop: ZERO for loop in reduced if extents.get(loop) == 1}
@@ -289,7 +313,11 @@ def loop_extents(op: ir.Operation, maps: Sequence[Sequence[Coordinate]]) -> dict
 
 def reductions_of(op: ir.Operation) -> tuple[int, ...]:
     """Return the loops of a linalg.generic that are not parallel."""
-    return tuple(k for k, kind in enumerate(iterator_types(op)) if kind is IteratorType.REDUCTION)
+    return _reductions(iterator_types(op))
+
+
+def _reductions(kinds: Sequence[IteratorType]) -> tuple[int, ...]:
+    return tuple([k for k, kind in enumerate(kinds) if kind is IteratorType.REDUCTION])
 
 
 def added_by(op: ir.Operation, names: Sequence[str]) -> int | None:

@@ -21,6 +21,7 @@ from meshweave.transforms.attention.expressions import (
     Operand,
     at_loops,
     dims_of,
+    has_exponential,
     loops_in,
     written_at,
 )
@@ -79,11 +80,13 @@ def match(
     least: int = MIN_BYTES,
     alone: bool = False,
     shared: bool = False,
+    plain: set[ir.Value] | None = None,
 ) -> Attention:
     """Return the attention that ends in `op`: in a product, or in the division of one by the sum over its keys.
 
     dtypes: types that its scores may have; least: bytes that a head's scores must exceed; alone: whether a head may
-    have a single query; shared: whether something else may read its scores. Raises NotAttention, with the reason.
+    have a single query; shared: whether something else may read its scores. plain: see `has_exponential`, for those
+    who ask about many ops. Raises NotAttention, with the reason.
     """
     product, divided = product_of(op), None
     if product is None:
@@ -91,7 +94,10 @@ def match(
     if product is None:
         raise NotAttention("no product of two tensors")
     reason = NotAttention("no softmax before it")
+    seen = set[ir.Value]() if plain is None else plain
     for which in (0, 1):
+        if not has_exponential(product.operands[which].value, seen):
+            continue
         try:
             return _Match(product, which, divided, dtypes, least, alone, shared).run()
         except NotAttention as error:

@@ -33,8 +33,9 @@ def product_of(op: ir.Operation) -> MatrixProduct | None:
     """Return the op as a product of two tensors over one loop, None where it is something else."""
     if op.name != "linalg.generic" or len(op.operands) != 3 or len(op.results) != 1:
         return None
-    reductions = reductions_of(op)
-    if len(reductions) != 1 or not adds_products(op) or (maps := maps_of(op)) is None:
+    if not adds_products(op) or len(reductions := reductions_of(op)) != 1:
+        return None
+    if (maps := maps_of(op)) is None:
         return None
     if not filled_with(op.operands[2], 0.0):
         return None
@@ -80,10 +81,12 @@ def filled_with(value: ir.Value, number: float | None) -> bool:
 
 def divided_product(op: ir.Operation) -> MatrixProduct | None:
     """Return the product that an elementwise op divides, element by element where it lies."""
-    if op.name != "linalg.generic" or len(op.results) != 1 or reductions_of(op):
+    if op.name != "linalg.generic" or len(op.results) != 1:
         return None
     names = {view.operation.name for view in op.regions[0].blocks[0].operations}
-    if names.isdisjoint(("arith.divf", "arith.mulf")) or (maps := maps_of(op)) is None:
+    if names.isdisjoint(("arith.divf", "arith.mulf")) or reductions_of(op):
+        return None
+    if (maps := maps_of(op)) is None:
         return None
     for value, entries in zip(op.operands, maps[:-1]):
         made = value.owner

@@ -24,9 +24,13 @@ def linalg_ops(root: ir.Operation) -> Iterator[ir.Operation]:
 
 def element_of(op: ir.Operation) -> str:
     """Return the element type that decides the kernel: of an operand that is no float, else of its result."""
-    types = [v.type for v in (*op.operands, *op.results)]
-    elements = [str(t.element_type) for t in types if isinstance(t, ir.RankedTensorType)]
-    return next((e for e in elements if e not in ("f32", "f64")), elements[-1])
+    element: ir.Type | None = None
+    for value in (*op.operands, *op.results):
+        if isinstance(type_ := value.type, ir.RankedTensorType):
+            element = type_.element_type
+            if not isinstance(element, ir.F32Type | ir.F64Type):
+                break
+    return str(element)
 
 
 def is_product(op: ir.Operation) -> bool:

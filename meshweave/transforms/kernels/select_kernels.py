@@ -347,13 +347,14 @@ def _attentions(module: ir.Module, target: str) -> tuple[list[Attention], dict[s
     """Return the attentions of a module of generics and, by place, why products that come close end none."""
     found: list[Attention] = []
     refused: dict[str, str] = {}
+    plain = set[ir.Value]()
     for op in ops_of(module, "linalg.generic"):
         try:
             if target == "gpu":
-                attention = match(op.operation, whole.SCORES, 0, alone=True)
+                attention = match(op.operation, whole.SCORES, 0, alone=True, plain=plain)
                 whole.suitable(attention)
             else:
-                attention = match(op.operation)
+                attention = match(op.operation, plain=plain)
             found.append(attention)
         except NotAttention as error:
             if str(error).startswith("the scores"):

@@ -132,10 +132,11 @@ class _Codes:
         read = list(op.operands)
         code = self.known.get(op)
         if code is None:
-            count = len(read)
-            code = self.numbers.setdefault(op_key(op, read), len(self.numbers))
-            if len(read) == count:
+            inside = list[ir.Value]()
+            code = self.numbers.setdefault(op_key(op, read, inside), len(self.numbers))
+            if not inside:
                 self.known[op] = code
+            read += inside
         return code, read
 
 

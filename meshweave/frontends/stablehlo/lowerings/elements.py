@@ -110,7 +110,7 @@ _MANTISSA = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}
 def add_booleans(op: ir.Operation) -> None:
     """Make a sum of booleans an `or`, as StableHLO defines it: upstream adds their bits."""
     type_ = op.results[0].type
-    if str(type_.element_type) == "i1":
+    if isinstance(type_.element_type, ir.IntegerType) and str(type_.element_type) == "i1":
         replace_op(op, [OpBuilder.before(op).one("stablehlo.or", type_, *op.operands)])
 
 

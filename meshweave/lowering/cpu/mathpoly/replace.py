@@ -67,17 +67,17 @@ def replace_functions(module: ir.Module) -> None:
 
     Signs of f16 and bf16 are changed as bits. Ops that are computed as written go to the C library, except `ALWAYS`.
     """
-    ops = ops_by_name(module)
+    ops = ops_by_name(module, FUNCTIONS)
     if _replaced(ops, LIMITED):
         run_passes(module, "builtin.module(cse)")  # the same address is the same value
-        guard_loops(module, _replaced(ops_by_name(module), LIMITED), _outside)
-        ops = ops_by_name(module)
+        guard_loops(module, _replaced(ops_by_name(module, LIMITED), LIMITED), _outside)
+        ops = ops_by_name(module, FUNCTIONS)
     for op in _replaced(ops, FUNCTIONS):
         if LIBRARY in op.attributes:
             del op.attributes[LIBRARY]
         else:
             _replace(op)
-    ops = ops_by_name(module)
+    ops = ops_by_name(module, (*SIGNS, *CALLED, *DIVISIONS))
     for name in SIGNS:
         for op in ops.get(name, ()):
             sign_as_bits(op)

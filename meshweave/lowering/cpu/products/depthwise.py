@@ -24,9 +24,9 @@ NEAR = (0, 1, 2)  # steps between the elements of a vector
 
 def row_of(nest: LoopNest, rows: int) -> int | None:
     """Return the loop that a depthwise convolution's rows of results run along; None for any other nest."""
-    types = {type_text(each) for each in nest.code} | {str(store.type) for store in nest.stores}
     if PANELS not in nest.switches or len(nest.stores) != 1 or not nest.reductions:
         return None
+    types = {type_text(each) for each in nest.code} | {str(store.type) for store in nest.stores}
     if len(types) != 1 or not types <= WIDTHS.keys() or not all(map(fits_vectors, nest.code)):
         return None
     result = nest.stores[0].access.strides
