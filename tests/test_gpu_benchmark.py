@@ -34,8 +34,9 @@ def test_without_a_gpu_it_says_so_and_ends_well() -> None:
         assert {"test-gpu": "tests/gpu", "bench-gpu": "benchmarks.gpu"}[target] in rule
 
 
-@deep
-def test_it_measures_all_that_it_lists(tmp_path, monkeypatch) -> None:
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """A device that is played, for the benchmark to measure, briefly."""
     recorder = Recorder(1, EmulatedKernels(False), Scheduler(move, None, False))
     recorder.set_current(0)
     monkeypatch.setattr(timing, "SAMPLES", 1)
@@ -45,6 +46,21 @@ def test_it_measures_all_that_it_lists(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(gpu, "gpus", lambda: 1)
     monkeypatch.setattr(gpu, "Device", lambda: Device(recorder))
     monkeypatch.setattr(groups, "LINKS", 2)
+    return recorder
+
+
+def test_it_measures_launches(recorder: Recorder, tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    assert gpu.main(["--only", "launch", "--repeat", "1", "--out", str(out)]) == 0
+    copy, launch = json.loads(out.read_text())["rows"]
+    assert copy["bytes_per_second"] > 0 and launch["enqueued"] > 0 and launch["kernels"] >= 2
+    assert recorder.live() == [], "all that was made is given back"
+
+
+@deep
+def test_it_measures_all_that_it_lists(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     peer = tmp_path / "peer.py"
     peer.write_text('print(\'{"name": "block bf16", "torch_seconds": 1.0, "error": 0.5}\')')
     monkeypatch.setattr(gpu, "PEER", (str(peer),))

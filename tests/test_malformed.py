@@ -142,7 +142,7 @@ RUN = {
     "a tuple": (identity(f"tuple<{F}>"), "argument 0 of @main is tuple"),
     "a result that is no tensor": (f"func.func @main(%a: {F}) -> index {{\n  %c = arith.constant 0 : index\n  return %c : index\n}}\n", "p.mlir:1:1: result 0 of @main is index"),
     "no buffers of i3": (identity("tensor<4xi3>"), "p.mlir:1:17: argument 0 of @main is tensor<4xi3>: no buffers of i3"),
-    "no buffers of f8": (identity("tensor<4xf8E5M2>"), "no buffers of f8E5M2"),
+    "no buffers of f8": (identity("tensor<4xf8E3M4>"), "no buffers of f8E3M4"),
     "no buffers of complex": (identity("tensor<4xcomplex<f16>>"), "no buffers of complex<f16>"),
     "an encoding": (identity('tensor<4xf32, "csr">'), "a tensor must have no encoding"),
     "2000 dims": (identity(f"tensor<{'1x' * 2000}f32>"), "argument 0 of @main has 2000 dims, at most 32 work"),

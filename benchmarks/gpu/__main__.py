@@ -96,6 +96,7 @@ def measured(bench: Bench, programs: Sequence[Timed], known: Row, keep: Callable
         rate = bench.device.copy_rate(bench.repeat)
         known["copy"] = {"group": "memory", "name": "copy", "bytes_per_second": rate}
         known["launch"] = bench.launch()
+        keep()
     copied = known["copy"]["bytes_per_second"]
     for each in programs:
         key = each.name if each.peer else f"{each.name} own"

@@ -13,11 +13,11 @@ import numpy as np
 from benchmarks.gpu.timing import each
 from meshweave.bundle import Bundle, Manifest
 from meshweave.runtime.arrays.elements import narrow, wide
+from meshweave.runtime.flight.board import StatusBoard
 from meshweave.runtime.gpu.driver import Driver, allocate, open_device
 from meshweave.runtime.gpu.interface import STREAM_NON_BLOCKING
 from meshweave.runtime.gpu.libraries import SystemLibrary
 from meshweave.runtime.gpu.rank import GpuRank
-from meshweave.runtime.memory import aligned
 from meshweave.runtime.processes.bootstrap import JobRank, open_store
 from meshweave.runtime.program import buffer, prepared
 
@@ -75,11 +75,11 @@ class Device:
         self, bundle: Bundle, inputs: Sequence[np.ndarray], repeat: int
     ) -> tuple[Times, list[np.ndarray]]:
         """Time a step, and return its results; bf16 as f32."""
-        status = aligned(64)
+        board = StatusBoard.private(1)
         place = JobRank(0, 1, 0)
         store = open_store(place)
         try:
-            rank = GpuRank(bundle, place, self.library, store, status.ctypes.data)
+            rank = GpuRank(bundle, place, self.library, store, board.address(0))
         finally:
             store.close()
         try:
