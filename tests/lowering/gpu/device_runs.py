@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,8 @@ from meshweave.simulator import ptx as emulator
 NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i64": np.int64,
          "i32": np.int32, "i16": np.int16, "i8": np.int8, "i1": np.bool_, "index": np.int64}  # fmt: skip
 _CHECKS = emulator.Checks()
+Launch = Callable[[DeviceKernel, list[bytes], emulator.GlobalMemory], None]
+"""Run a kernel, given its arguments."""
 MESH = '"dist.mesh"() {sym_name = "mesh", axes = "x=1"} : () -> ()\n'
 
 
@@ -78,8 +80,10 @@ class DeviceRun:
         """Of each kernel."""
         return [k.family for k in self.kernels]
 
-    def run(self, *inputs: Any, checks: emulator.Checks = _CHECKS) -> list[np.ndarray]:
-        """The results; bf16 ones as their bits."""
+    def run(
+        self, *inputs: Any, checks: emulator.Checks = _CHECKS, launch: Launch | None = None
+    ) -> list[np.ndarray]:
+        """The results; bf16 ones as their bits. launch: runs a kernel instead of the emulator."""
         memory = _Memory()
         schedule = self.program.plan
         arena = memory.buffer("arena", 0, max(schedule.arena_bytes, 1))
@@ -102,15 +106,18 @@ class DeviceRun:
         room[:] = 0xFF
         self.counts: list[emulator.Counts] = []
         scalars: dict[Any, bytes] = {}
-        todo = iter(zip(self.kernels, self.modules))
+        todo = iter(range(len(self.kernels)))
         for entry in self.entries:
             if not isinstance(entry, KernelUnit):
                 self._element(entry, memory, scalars)
                 continue
-            kernel, module = next(todo)
+            number = next(todo)
             arguments = [self._address(memory, *p) for p in entry.pointers.places]
             arguments += [scalars[s] for s in entry.pointers.scalars]
-            parsed = emulator.parse(module.ptx)
+            if launch is not None:
+                launch(self.kernels[number], arguments, memory.memory)
+                continue
+            kernel, parsed = self.kernels[number], emulator.parse(self.modules[number].ptx)
             self.counts.append(
                 emulator.launch(
                     parsed,

@@ -3,10 +3,9 @@
 These are add, sub, mul, mad, min, max, abs, neg, div.
 
 f32 and f64 are those of NumPy, rounded to nearest even; other roundings and fused operations come
-from `numbers`. The approximations (`.approx`, `.full`) are computed in their type with NumPy's
-functions, which are closer than the device's: ex2, lg2, sin, cos, tanh within an ulp or two of NumPy
-and about 2 ulp (tanh 2^-11, sin and cos 2^-20.5 absolute) of the device; division, rcp and sqrt are
-correctly rounded here, up to 2 ulp off there.
+from `numbers`. The approximations (`.approx`, `.full`) are closer than the device's: ex2, lg2, sin, cos
+and tanh are computed in f64 and rounded, about 2 ulp (tanh 2^-11, sin and cos 2^-20.5 absolute) off on
+the device; division, rcp and sqrt are correctly rounded here, up to 2 ulp off there.
 """
 
 from __future__ import annotations
@@ -224,9 +223,15 @@ def _reciprocal_root(x: np.ndarray) -> np.ndarray:
     return (1 / np.sqrt(x.astype(np.float64))).astype(x.dtype)
 
 
+def _rounded_once(function: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """Compute in f64: NumPy's functions of f32 have other bits on other processors."""
+    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
+
+
 _UNARY: dict[str, Any] = {
-    "rcp": _reciprocal, "sqrt": np.sqrt, "rsqrt": _reciprocal_root, "ex2": np.exp2,
-    "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
+    "rcp": _reciprocal, "sqrt": np.sqrt, "rsqrt": _reciprocal_root, "ex2": _rounded_once(np.exp2),
+    "lg2": _rounded_once(np.log2), "sin": _rounded_once(np.sin), "cos": _rounded_once(np.cos),
+    "tanh": _rounded_once(np.tanh),
 }  # fmt: skip
 
 
