@@ -52,6 +52,18 @@ add(
 )
 add("op_clamp", lambda x: (x.clamp(-0.5, 0.5), x.clamp(min=0), x.clamp(max=0.2)), X)
 add("op_clamp_tensor", lambda x, a: torch.clamp(x, a, a + 1), X, rand(8))
+add(
+    "op_clamp_integers",
+    lambda i, t: (
+        torch.clamp_max(i, t),
+        torch.clamp_min(i > 3, t > 3),
+        torch.clamp(i.to(torch.int8), t, t + 2),
+        torch.clamp(i, 1.5, 4.5),
+        torch.clamp(i, max=t.float() + 0.5),
+    ),
+    ints(9, 4, 6),
+    ints(9, 6),
+)
 add("op_lerp", lambda x, y: torch.lerp(x, y, 0.3), X, X)
 add(
     "op_addcmul",

@@ -89,6 +89,7 @@ def test_an_op_with_a_gradient_of_its_own_trains(mesh: str | None, layout: str |
 
 def test_no_op_that_is_lowered_here_is_called() -> None:
     """Ops of our own, which stand for those of torch while it is traced, have kernels and are no users'."""
+    from meshweave.frontends.torch import losses
     from meshweave.frontends.torch.host import is_called
 
     x, y = torch.randn(4, 3), torch.randn(4, 3)
@@ -100,6 +101,7 @@ def test_no_op_that_is_lowered_here_is_called() -> None:
         getattr(torch.ops.meshweave, name).default for space, name in known if space == "meshweave"
     ]
     assert ours and not any(map(is_called, ours))
+    assert is_called(losses._ctc_losses._opoverload)
 
 
 def test_its_results_are_proven() -> None:

@@ -45,7 +45,7 @@ def _ctc_loss(
     return loss.squeeze(0) if alone else loss
 
 
-@torch.library.custom_op("meshweave::ctc_loss", mutates_args=())  # type: ignore[untyped-decorator]
+@torch.library.custom_op("meshweave_called::ctc_loss", mutates_args=())  # type: ignore[untyped-decorator]
 def _ctc_losses(
     log_probs: Tensor,
     targets: Tensor,
@@ -60,7 +60,7 @@ def _ctc_losses(
     return torch.where(loss == math.inf, 0.0, loss) if zero_infinity else loss
 
 
-@torch.library.custom_op("meshweave::ctc_loss_backward", mutates_args=())  # type: ignore[untyped-decorator]
+@torch.library.custom_op("meshweave_called::ctc_loss_backward", mutates_args=())  # type: ignore[untyped-decorator]
 def _ctc_backward(
     slope: Tensor,
     log_probs: Tensor,

@@ -71,13 +71,18 @@ def _isclose(
 def _clamp(
     x: Tensor, low: Tensor | float | None = None, high: Tensor | float | None = None
 ) -> Tensor:
-    """Cut floats off; a NaN stays one, of which upstream makes a bound."""
-    if not x.is_floating_point():
+    """Cut elements off; a NaN stays one, of which upstream makes a bound."""
+    kind = x.dtype
+    for bound in (low, high):
+        kind = kind if bound is None else torch.promote_types(kind, torch.result_type(x, bound))
+    tensors = any(isinstance(bound, Tensor) for bound in (low, high))
+    if not (kind.is_floating_point or tensors):
         return NotImplemented
+    x = x.to(kind)
     for bound, cut in ((low, torch.maximum), (high, torch.minimum)):
         if bound is not None:
-            edge = bound if isinstance(bound, Tensor) else torch.full((), bound, dtype=x.dtype)
-            x = cut(x, edge)
+            edge = bound if isinstance(bound, Tensor) else torch.full((), bound, dtype=kind)
+            x = cut(x, edge.to(kind))
     return x
 
 
