@@ -184,7 +184,7 @@ def jit(
 
 def _fast_key(args: _Args) -> tuple[Hashable | None, Sequence[Any]]:
     """Return a cheap key of a call on pytrees of NumPy arrays and Arrays, None for any other call; and the leaves."""
-    key, chosen = fast_key(args), (chosen_kernels(), default_floating())
+    key, chosen = fast_key(args), (chosen_kernels(), default_floating().name)
     if key is not None:
         return (*chosen, key), args
     leaves, structure = tree.flatten(args, _is_array, FAST)

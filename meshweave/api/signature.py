@@ -83,7 +83,8 @@ FAST = frozenset({Array, np.ndarray})
 
 def fast_key(args: Sequence[Any]) -> tuple[Hashable, ...] | None:
     """Return a cheap key of a call on NumPy arrays and Arrays alone, None for any other call."""
-    return kinds_of(args) or _mixed_key(args)
+    alike = kinds_of(args) if args and type(args[0]) is Array else None
+    return _mixed_key(args) if alike is None else alike
 
 
 def kinds_of(args: Sequence[Any]) -> tuple[Hashable, ...] | None:

@@ -206,8 +206,10 @@ class Layout:
                 for dim, factors in enumerate(self.dims)
             )
         return tuple(
-            -(-size // mesh.axis_count(axes)) if axes else size
-            for size, axes in zip(shape, self._blocks, strict=True)
+            [
+                -(-size // mesh.axis_count(axes)) if axes else size
+                for size, axes in zip(shape, self._blocks, strict=True)
+            ]
         )
 
     def allocation_shape(self, mesh: Mesh, shape: Sequence[int]) -> tuple[int, ...]:

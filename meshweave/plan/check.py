@@ -49,6 +49,30 @@ def flaw(
     return f"the steps end at {now}" if steps and now != target else None
 
 
+def right_for(
+    steps: Sequence[PlanStep], mesh: Mesh, shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return what each dim may be a multiple of, so that steps that are right for `shape` are right for that too.
+
+    0: nothing else than it is in `shape`. None: nothing is known of any dim, where a layout is not in plain blocks.
+
+    Where no layout or step cuts a dim, all ranks have all of it, however large it is. Where all cut a dim P without
+    padding, the ranks that have index i of it have indices i * k .. i * k + k - 1 of a dim P * k: the digits of ranks
+    stand before the one local digit, which alone grows. So what falls into place in P does in P * k.
+    """
+    units = [1] * len(shape)
+    for step in steps:
+        touched = (step.dim, step.split_dim, step.concat_dim)
+        for layout in (step.source, step.target):
+            if not layout.is_block:
+                return None
+            for dim, cut in enumerate(layout.block_axes()):
+                axes = dict.fromkeys((*cut, *step.axes)) if dim in touched else cut
+                if axes and units[dim]:
+                    units[dim] = 0 if shape[dim] % mesh.axis_count(axes) else shape[dim]
+    return tuple(units)
+
+
 def _wrong(step: PlanStep, mesh: Mesh, shape: tuple[int, ...]) -> str | None:
     source, target = step.source, step.target
     if _pending_after(step, mesh) != pending(target, mesh):

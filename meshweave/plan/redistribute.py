@@ -7,6 +7,7 @@ move by an exchange, or by a relayout to blocks, a search there, and a relayout 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from math import prod
 
 from meshweave.errors import PlanError
@@ -17,7 +18,7 @@ from meshweave.layout.mesh import Mesh
 from meshweave.layout.places import has_digits
 from meshweave.plan import cost
 from meshweave.plan.bounds import lower_bound
-from meshweave.plan.check import flaw
+from meshweave.plan.check import flaw, right_for
 from meshweave.plan.cost import SHARED_MEMORY, Profile
 from meshweave.plan.moves import Move, Moves, State, common_names, in_names
 from meshweave.plan.overlap import MissingPart, overlap
@@ -92,18 +93,32 @@ def _plan(
             if alike.holds(found.steps):
                 by = _Question(mesh, alike.counts, alike.factor * itemsize, true, None, ask.ops)
                 part = prod(alike.least) // max(1, prod(alike.counts))
-                steps = tuple(by.sized(step, part) for step in found.steps)
-                if flaw(steps, source, target, mesh, shape) is None:
+                steps = tuple([by.sized(step, part) for step in found.steps])
+                if found.grows_to(alike.least, shape) or not flaw(
+                    steps, source, target, mesh, shape
+                ):
                     return _summed(replace(found, steps=steps), by, source, target, ask)
     return _summed(_cheapest(ask, source, target, halved), ask, source, target, ask)
 
 
 @dataclass(frozen=True)
 class _Way:
-    """Hold steps, and whether the search for them stopped at its limit."""
+    """Hold steps, and whether the search for them stopped at its limit.
+
+    units: see `right_for`; None where nothing is known but for the shape that the steps were replayed for.
+    """
 
     steps: tuple[PlanStep, ...]
     stopped: bool = False
+    units: tuple[int, ...] | None = None
+
+    def grows_to(self, least: Sequence[int], shape: Sequence[int]) -> bool:
+        """Tell whether the steps, which were replayed for the shape `least`, are right for `shape` without a replay."""
+        units = self.units or (0,) * len(shape)
+        return all(
+            size == small or (unit > 0 < size and size % unit == 0)
+            for unit, small, size in zip(units, least, shape, strict=True)
+        )
 
 
 ELEMENT = 1 << 40
@@ -124,7 +139,8 @@ def _steps_alike(
     Their bytes are those of elements of ELEMENT bytes.
     """
     ask = _Question(mesh, least, ELEMENT, SHARED_MEMORY, None, frozenset(ops))
-    return _cheapest(ask, source, target, halved)
+    found = _cheapest(ask, source, target, halved)
+    return replace(found, units=right_for(found.steps, mesh, least))
 
 
 def _cheapest(ask: "_Question", source: Layout, target: Layout, halved: int | None) -> _Way:
@@ -134,8 +150,7 @@ def _cheapest(ask: "_Question", source: Layout, target: Layout, halved: int | No
         ask = replace(ask, profile=cost.steady(ask.profile, nbytes, halved))
     ways = [way for way in ask.candidates(source, target) if ask.allows(way.steps)]
     ways.sort(key=lambda way: sum(map(ask.seconds, way.steps)))
-    last = _Way(ask.reduced_first(source, target, certain=True))
-    for way in [*ways, last] if ask.allows(last.steps) else ways:
+    for way in chain(ways, ask.certain(source, target)):
         if flaw(way.steps, source, target, ask.mesh, ask.shape) is None:
             return way
     raise PlanError(f"redistribute {source} -> {target}: {ask.why_not(source, target)}")
@@ -281,6 +296,12 @@ class _Question:
                     *(PlanStep("relayout", (), plain[1], target, 0) for _ in after),
                 )
                 yield replace(found, steps=steps)
+
+    def certain(self, source: Layout, target: Layout) -> Iterator[_Way]:
+        """Yield the way that is right for all layouts, if it is allowed; it is made when it is asked for."""
+        way = _Way(self.reduced_first(source, target, certain=True))
+        if self.allows(way.steps):
+            yield way
 
     def direct(self, source: Layout, target: Layout, certain: bool = False) -> PlanStep:
         """Return one exchange; a relayout where no rank misses anything.

@@ -1,5 +1,7 @@
 """The replay on digits says of every step what the simulator finds element by element; wrong steps never leave."""
 
+from dataclasses import replace
+
 import pytest
 from plan.every_step import steps_and_verdicts
 from strategies import all_layouts
@@ -7,7 +9,7 @@ from strategies import all_layouts
 from meshweave.errors import PlanError
 from meshweave.layout import Layout, Mesh
 from meshweave.plan import redistribute
-from meshweave.plan.check import flaw
+from meshweave.plan.check import flaw, right_for
 from meshweave.plan.proof import minimal_among
 from meshweave.plan.redistribute import cache_clear, plan_redistribute
 from meshweave.plan.steps import PlanStep
@@ -34,6 +36,36 @@ def test_a_step_is_right_iff_it_is_on_arrays(mesh, shape):
             assert (found is None) == right, (str(step), shape, found)
             verdicts.add(right)
     assert True in verdicts
+
+
+@pytest.mark.parametrize(
+    "mesh, shape",
+    [(Mesh(x=2, y=2), (4, 3)), (Mesh(x=2, y=2), (4, 4)), (Mesh(x=2, y=3), (6,)), (Mesh(x=4), (8,))],
+    ids=str,
+)
+def test_a_step_is_right_for_the_shapes_that_one_stands_for_iff_it_is_for_that_one(mesh, shape):
+    every, verdicts = all_layouts(mesh, len(shape)), set()
+    steps = [step for source in every for step, _ in steps_and_verdicts(mesh, shape, source)]
+    wrong = [replace(step, target=every[k % len(every)]) for k, step in enumerate(steps)]
+    for step in (*steps, *wrong):
+        right = flaw([step], step.source, step.target, mesh, shape) is None
+        units = right_for([step], mesh, shape)
+        for times in (1, 3, 5) if units is not None and any(units) else ():
+            grown = tuple(times * n or size for n, size in zip(units, shape, strict=True))
+            found = flaw([step], step.source, step.target, mesh, grown)
+            assert (found is None) == right, (str(step), shape, grown, found)
+            verdicts.add(right)
+    assert verdicts == {True, False}
+
+
+def test_what_a_shape_stands_for_depends_on_how_layouts_cut_it():
+    mesh = Mesh(x=2, y=2)
+    cut, whole, order = map(Layout.parse, ("[x, _, y]", "[x, _, _]", "[x, _, _] order(1, 0, 2)"))
+    step = PlanStep("all_gather", ("y",), cut, whole, 0, dim=2)
+    assert right_for([step], mesh, (4, 3, 6)) == (4, 1, 6)
+    assert right_for([step], mesh, (4, 3, 5)) == (4, 1, 0)
+    assert right_for([PlanStep("relayout", (), whole, order, 0)], mesh, (4, 3, 6)) is None
+    assert right_for([], mesh, (4, 3, 6)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("target", ["[y*z, _*x] uneven(nested)", "[y*z, _*x*3] uneven(nested)"])

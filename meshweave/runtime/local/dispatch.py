@@ -105,7 +105,7 @@ class Dispatch:
                 value = arrays[index]
                 target[...] = (stored(value, "bf16") if index in self._bits else value)[source]
             shards = [arrays[index].held for index in self._shards]
-            found = _names(shards)
+            found = _names(shards) if shards else []
             if self._donated:
                 check_given_once(self._manifest, arrays)
                 # What the table points at was given up before, or copied to where code can work.
