@@ -1,7 +1,8 @@
 """Execute what moves and multiplies matrices in the registers of a warp: ldmatrix, stmatrix, mma.
 
 A fragment of 8x8 elements of 16 bits: lane 4 r + c holds elements 2 c and 2 c + 1 of row r. Products
-are summed in f32 (f64), in NumPy's order; the device's order and its truncation are its own.
+are summed in f64 and rounded once: in f32, the order of NumPy's sums, which is another one on other
+processors, would show. The device's order and its truncation are its own.
 """
 
 from __future__ import annotations
@@ -108,16 +109,15 @@ def store_matrix(instruction: Instruction, scope: Scope) -> Handler:
 
 
 def _halves(words: np.ndarray, kind: str) -> np.ndarray:
-    """Convert [warp, 8, 4] words to [warp, 8, 8] f32 values."""
+    """Convert [warp, 8, 4] words to [warp, 8, 8] f64 values."""
     pairs = np.ascontiguousarray(words.reshape(-1, 8, 4)).view(np.uint16)
-    return widen(pairs) if kind == "bf16" else pairs.view(np.float16).astype(np.float32)
+    return (widen(pairs) if kind == "bf16" else pairs.view(np.float16)).astype(np.float64)
 
 
 def _tf32(words: np.ndarray) -> np.ndarray:
     """Keep the upper 19 bits, which are all that the device reads."""
     kept = words.reshape(-1, 8, 4) & np.uint32(0xFFFFE000)
-    out: np.ndarray = kept.view(np.float32)
-    return out
+    return kept.view(np.float32).astype(np.float64)
 
 
 def operand_a(batch: Batch, slots: list[int], kind: str) -> np.ndarray:
@@ -182,14 +182,14 @@ def _accumulate(
 ) -> None:
     """Add C to 8 rows of the product and write D: two registers, or one with two f16."""
     if packed:
-        pairs = rows_of(batch, c[half]).view(np.float16).reshape(-1, 2).astype(np.float32)
+        pairs = rows_of(batch, c[half]).view(np.float16).reshape(-1, 2).astype(np.float64)
         total = (product.reshape(-1, 2) + pairs).astype(np.float16)
         put_rows(batch, d[half], np.ascontiguousarray(total).view(np.uint32).reshape(-1))
         return
     for element in range(2):
         register = 2 * half + element
         added = product[..., element].reshape(-1) + rows_of(batch, c[register])
-        put_rows(batch, d[register], added)
+        put_rows(batch, d[register], added.astype(np.float32))
 
 
 def _multiply64(instruction: Instruction, scope: Scope) -> Handler:

@@ -171,7 +171,8 @@ def _multiply(instruction: Instruction, scope: Scope) -> Handler:
         parts = parts.reshape(columns // 2, -1)
         keep = rows_of(batch, added)
         for slot, part in zip(sums, parts):
-            put_rows(batch, slot, np.where(keep, rows_of(batch, slot), np.float32(0)) + part)
+            total = np.where(keep, rows_of(batch, slot), np.float32(0)) + part
+            put_rows(batch, slot, total.astype(np.float32))
         for name in names:
             state.flights[name][batch.lanes] = state.committed[batch.lanes]
 
@@ -198,7 +199,7 @@ def _matrix(batch: Batch, access: MemoryAccess, factor: _Factor, kind: str) -> n
     address += (line // _ATOM) * stride[:, None] + (chunk // per_line) * leading[:, None]
     address ^= (address >> 7 & 7) << 4
     rows = _read(batch, access, address)
-    numbers = widen(rows) if kind == "bf16" else rows.view(np.float16).astype(np.float32)
+    numbers = (widen(rows) if kind == "bf16" else rows.view(np.float16)).astype(np.float64)
     numbers = numbers.reshape(len(values), lines, chunks * 8)
     return numbers.transpose(0, 2, 1) if factor.across else numbers
 
