@@ -1,8 +1,8 @@
 """Programs through the witness, which runs LLVM IR, and the emulator, which runs PTX: they share no code, and
 must agree.
 
-Bits may differ where the compiler may choose which of two products is fused with their sum (`contract`), and by the last
-place of what NumPy and the host's library compute in f64.
+Bits may differ where the compiler may choose which of two products is fused with their sum (`contract`), and by
+the last place of what NumPy and the host's library compute in f64.
 """
 
 from __future__ import annotations

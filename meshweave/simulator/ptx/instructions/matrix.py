@@ -117,7 +117,8 @@ def _halves(words: np.ndarray, kind: str) -> np.ndarray:
 def _tf32(words: np.ndarray) -> np.ndarray:
     """Keep the upper 19 bits, which are all that the device reads."""
     kept = words.reshape(-1, 8, 4) & np.uint32(0xFFFFE000)
-    return kept.view(np.float32).astype(np.float64)
+    out: np.ndarray = kept.view(np.float32).astype(np.float64)
+    return out
 
 
 def operand_a(batch: Batch, slots: list[int], kind: str) -> np.ndarray:
