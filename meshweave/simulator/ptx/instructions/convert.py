@@ -168,15 +168,20 @@ def _float_to_float(x: np.ndarray, target: str, mode: str | None) -> np.ndarray:
 
 
 def _saturated(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Convert whole numbers in floating point to integers: too large ones to the limits, NaN to 0."""
+    """Convert whole numbers in floating point to integers: too large ones to the limits.
+
+    NaN becomes 0, but the highest bit alone where the source is f64 or the result has 64 bits [PTX ISA 9.0, cvt].
+    """
     limits = np.iinfo(dtype)
+    wide = x.dtype == np.float64 or dtype.itemsize == 8
+    nan = np.array(1 << 8 * dtype.itemsize - 1 if wide else 0, np.uint64).astype(dtype)
     low, high = x.dtype.type(limits.min), x.dtype.type(limits.max)
     missing = np.isnan(x)
     inside = (x > low) & (x < high)
     out = np.where(inside, x, 0).astype(dtype)
     out = np.where(x >= high, dtype.type(limits.max), out)
     out = np.where(x <= low, dtype.type(limits.min), out)
-    return np.where(missing, dtype.type(0), out)
+    return np.where(missing, nan, out)
 
 
 def _convert_two(instruction: Instruction, scope: Scope, target: str) -> Handler:
