@@ -51,14 +51,14 @@ def main() -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="of operators: every tenth case; of few_rows: one shape; of training: small sizes",
+        help="of operators: every tenth case; of few_rows: one shape; of training: small sizes; of lengths: four sizes",
     )
     parser.add_argument(
         "--only",
         nargs="+",
         default=(),
         metavar="FAMILY",
-        help="of operators: these families; of training: these models; of placement: these programs",
+        help="of operators: these families; of training: these models; of placement, lengths: these programs",
     )
     parser.add_argument(
         "--predictions",

@@ -29,6 +29,9 @@ from meshweave.ir.scores.reduced import reduced_misfit
 TIMES = "times:"
 """Begins an argument of a collective that is a multiple of an input of the program: "times:3*64"."""
 
+MASKED = "mw.masked"
+"""Marks a place where a tile begins of which nothing is used behind the end of a size."""
+
 
 @kept_definition
 class Mw(ext.Dialect, name="mw"):

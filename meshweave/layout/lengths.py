@@ -196,13 +196,16 @@ def large_sizes(dims: Sequence[Dim], fixed: Collection[int]) -> dict[str, int]:
 def probes(dims: Sequence[Dim], large: Sizes, fixed: Collection[int]) -> list[dict[str, int]]:
     """Return the sizes to trace for: `large` ones; then a small one of each dim; then other small ones of all.
 
-    The small ones are such primes too, and sizes that calls may choose, as far as there are enough.
+    The small ones are such primes too, and sizes that calls may choose, as far as there are enough; those come first to
+    which no small number is added to make one of `fixed`.
     """
     taken = set(large.values())
+    near = {n + k for n in fixed for k in (-2, -1, 1, 2)}
 
     def small(dim: Dim) -> int:
         within = [p for p in (*range(SMALL, dim.max + 1), 3, 2) if p in dim.sizes]
-        found = next(_primes(chain(within, count(max(SMALL, dim.min))), fixed, taken))
+        apart = [p for p in within if p not in near]
+        found = next(_primes(chain(apart, within, count(max(SMALL, dim.min))), fixed, taken))
         taken.add(found)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # PyTorch is optional, and takes seconds to import
     import torch
     from torch import Tensor
 
+_torch = cache(torch_package)  # to import it takes longer than to copy a few numbers
 Buffer: TypeAlias = npt.NDArray[np.generic]
 _Piece: TypeAlias = tuple[Buffer, tuple[slice, ...]]
 """A piece of a rank's buffer, and its place in the global tensor."""
@@ -136,7 +138,7 @@ class Ports:
         """Copy what an input has become to the argument that it came from, unless it is there already."""
         number = self._written[index]
         if self._direct.get(index) is not None:
-            torch = torch_package()
+            torch = _torch()
             if not value.is_inference():  # torch has not seen that it was written
                 torch.autograd.graph.increment_version(value)
             return
@@ -146,7 +148,7 @@ class Ports:
         elif isinstance(value, np.ndarray):
             value[...] = self._array(number).numpy()
         else:
-            torch = torch_package()
+            torch = _torch()
             assert isinstance(value, torch.Tensor)
             with torch.no_grad():
                 value.copy_(self._tensor(number))
@@ -186,7 +188,7 @@ class _InputPort:
         self.pieces: list[_Piece] | None = None
         if plain(Layout.parse(port.layout)):
             self.pieces = list(pieces(port, mesh, column))
-        self._torch = torch_package()
+        self._torch = _torch()
         self._tensors = (self._torch.Tensor, self._torch.nn.Parameter)
         self._dtype = port.dtype
         self._kind = torch_dtype(port.dtype) if self.pieces is not None else None
@@ -249,7 +251,7 @@ class _ResultPort:
 
 def viewed(array: Buffer, dtype: str) -> Tensor:
     """Return a torch tensor in the memory of an array with elements of a dtype."""
-    torch = torch_package()
+    torch = _torch()
     if dtype in _NOT_NUMPYS:
         bits: Tensor = torch.from_numpy(array.view(_NOT_NUMPYS[dtype])).view(torch_dtype(dtype))
         return bits
@@ -265,7 +267,7 @@ def _elements(value: Tensor, dtype: str) -> Buffer:
     """View the elements of a tensor as NumPy's, in its memory; of bf16 the 16-bit patterns."""
     if dtype not in _NOT_NUMPYS:
         return np.asarray(value.numpy())
-    whole = getattr(torch_package(), _NOT_NUMPYS[dtype])
+    whole = getattr(_torch(), _NOT_NUMPYS[dtype])
     return np.asarray(value.view(whole).numpy()).view(numpy_dtype(dtype))
 
 
@@ -302,27 +304,41 @@ def placed(value: object, port: Port, mesh: Mesh) -> Array:
 
 def from_tensor(value: object) -> Buffer:
     """Return a torch tensor (or anything with `__array__`) as a NumPy array: bf16 as its bits, DTensors whole."""
-    torch = torch_package()
+    torch = _torch()
     if not isinstance(value, torch.Tensor):
         return np.asarray(value)
     whole = value.full_tensor() if is_dtensor(value) else value
     whole = whole.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return _elements(whole, next((n for n in _NOT_NUMPYS if torch_dtype(n) == whole.dtype), ""))
+    return _elements(whole, _not_numpys(whole.dtype))
 
 
+@cache
 def torch_dtype(name: str) -> torch.dtype:
     """Return torch's name of an element type."""
-    torch = torch_package()
+    torch = _torch()
     own = getattr(torch, public_dtype(name).name, None) if name in _NOT_NUMPYS else None
     return own or torch.from_numpy(np.empty(0, numpy_dtype(name))).dtype
 
 
+@cache
+def _not_numpys(dtype: torch.dtype) -> str:
+    """Return the name of elements that NumPy does not know, "" for any other."""
+    return next((name for name in _NOT_NUMPYS if torch_dtype(name) == dtype), "")
+
+
 def to_torch(array: Array) -> Tensor:
     """Return the global value of an Array as a torch tensor; of one on the ranks of a job each rank gets the whole."""
-    torch = torch_package()
+    torch = _torch()
     if array.kind.rank is not None and not array.kind.is_everywhere:
         array = array.redistribute(Layout.replicated(len(array.shape)))
     whole = np.ascontiguousarray(array.numpy()).reshape(array.shape)
     if array.dtype_name == "bf16":  # as f32
         return torch.from_numpy(whole).to(torch.bfloat16)
     return viewed(whole, array.dtype_name)
+
+
+def own_tensor(array: Array) -> Tensor:
+    """Return the value of an Array of which nobody else knows as a tensor, in its memory where that holds all of it."""
+    if array.mesh.nranks == 1 and array.kind.is_plain:
+        return viewed(array.held[0].reshape(array.shape), array.dtype_name)
+    return to_torch(array)

@@ -29,7 +29,7 @@ from meshweave.runtime.job.current import check_same, engine_of, own_rank
 from meshweave.see.account import known_of
 from meshweave.see.page import Page
 from meshweave.see.trace import RankTrace
-from meshweave.torch.ports import Ports, from_tensor, placed, to_torch
+from meshweave.torch.ports import Ports, from_tensor, own_tensor, placed, to_torch
 
 
 class TorchProgram:
@@ -287,6 +287,8 @@ class TorchProgram:
 class TorchLengths(TorchProgram):
     """Run a compiled PyTorch program, its parameters bound, on arguments of any size up to the bounds of their dims."""
 
+    _fast: dict[Hashable, tuple[Callable[[Sequence[Any]], Any], Sizes]]
+
     def __init__(
         self,
         exported: Exported,
@@ -307,7 +309,6 @@ class TorchLengths(TorchProgram):
         program = TracedProgram(text, structure)
         lowered = Lowered(name, program, specs, exported.names, mesh, engine, kernels, verify)
         self._compiled = LengthsCompiled(lowered, self.program, self.seconds["compile"], lengths)
-        self._fast: dict[Hashable, tuple[Callable[[Sequence[Any]], Any], Sizes]] = {}
 
     def results(self, leaves: Sequence[object], as_arrays: Container[int]) -> list[Any]:
         """Run it on the leaves of its arguments, as `TorchProgram.results` does."""
@@ -336,22 +337,35 @@ class TorchLengths(TorchProgram):
             else made[one.result]
             if k in as_arrays
             else to_torch(made[one.result])
+            if one.result in self._exported.written
+            else own_tensor(made[one.result])
             for k, one in enumerate(self._exported.outputs)
         ]
 
     def _called(self, values: Sequence[Any]) -> tuple[Sequence[Array], Sizes]:
         """Return the results of a call, and the sizes that it chose; a second one of its kind checks nothing."""
-        key = fast_key(values)
+        key = fast_key(
+            [v for v, n in zip(values, self._exported.names) if n not in self.parameters]
+        )
         known = self._fast.get(key)
         if known is not None:
             call, sizes = known
             return call(values), sizes
         sizes = self._compiled.sizes([np.shape(value) for value in values])
-        later = self._compiled.fast(values)  # before the call takes what it writes
+        stay = {
+            k: self.parameters[name]
+            for k, name in enumerate(self._exported.names)
+            if name in self.parameters and name not in self.written
+        }
+        later = self._compiled.fast(values, stay)  # before the call takes what it writes
         made: Sequence[Array] = self._compiled.call(values)
         if key is not None:
             self._fast[key] = later, sizes
         return made, sizes
+
+    def _lay_out(self, values: Mapping[str, object]) -> None:
+        super()._lay_out(values)
+        self._fast = {}  # calls do not look at parameters again
 
     def explain(self) -> Explanation:
         """Return tables about the program, as `TorchProgram.explain` does."""

@@ -288,7 +288,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "turned": (lambda x: x.reshape(x.shape[1], -1, 8), (Y,), "elements of b\\*n are read as those of n\\*b"),
     "row": (lambda x: x.reshape(-1, 8)[-1], (Y,), "tensor.extract_slice: along a dim of size b\\*n.*the first place"),
     "rows": (lambda x: mw.cumulative_sum(x.reshape(-1, 8), axis=0), (Y,), "mw.scan: along a dim of size b\\*n"),
-    "flip": (lambda x: mw.flip(x, axis=0), (X,), "indexing_maps depends on the size of n"),
+    "flip of x * n rows": (
+        lambda x: mw.flip(x.reshape(-1)), (X,), r"size 8\*n, .*: what is read backwards is as long as a size, or a sum",
+    ),
     "sort": (lambda x: mw.sort(x, axis=0), (X,), "mw.sort: along a dim of size n"),
     "branch": (lambda x: x if x.shape[0] > 10 else x * 2, (X,), "another one for other sizes of n"),
     "root": (lambda x: x / x.shape[0] ** 0.5, (X,), "a number that depends on the size of n"),
@@ -653,11 +655,11 @@ def test_the_arena_is_a_formula_of_the_bound(mesh: str | None, layout: str | Non
         jitted = mw.jit(scores, mesh=mesh, in_layouts=(layout, None))
         return jitted.lower(mw.ShapeDtype((mw.Dim("n", max=most), 8), "f32"), W).compile()
 
-    large = program(512)
+    large = program(1024)
     growth = large.arena_growth()
     assert growth.formula is not None and growth.divisor == 1
     assert f"everything between, on a rank: {growth.formula} bytes" in large.explain()
-    for most in (192, 1024):
+    for most in (608, 2048):
         planned = program(most).program.bundle.manifest.arena_bytes
         assert growth.formula.at({"n": most}) == planned > 0
 
@@ -801,3 +803,75 @@ def test_attention_to_keys_that_are_kept_ends_with_the_queries() -> None:
             program(whole[:rows], w, keys, values), wanted[:rows], rtol=1e-5, atol=1e-6
         )
         program(np.full((150, 16), np.nan, np.float32), w, keys, values)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "layout"), [(None, None), ("x=3", "[x, _]"), ("x=2, y=2", "[y, x]")]
+)
+def test_rows_are_read_from_the_end_of_a_call_on(mesh: str | None, layout: str | None) -> None:
+    """Of a call of n rows the first that is read is n - 1, on whatever rank that is."""
+
+    def turned(m: Any, x: Any) -> Any:
+        both = m.flip(m.flip(x.T, axis=0), axis=1)
+        longer = m.flip(m.pad(x, ((2, 0), (0, 0))), axis=0)
+        return x[::-1] * 2 + x, x[::-1][1:], both, longer, x[::-1].T @ x
+
+    program = mw.jit(lambda x: turned(mw, x), mesh=mesh, in_layouts=(layout,) if layout else None)
+    program.lower(mw.ShapeDtype((N, 8), "f32")).compile()
+    program(np.full((MOST, 8), np.nan, np.float32))
+    for rows in (1, 2, 4, 7, 10, MOST):
+        x = np.random.default_rng(rows).integers(-4, 5, (rows, 8)).astype(np.float32)
+        for found, right in zip(program(x), turned(np, x), strict=True):
+            np.testing.assert_array_equal(np.asarray(found), right)
+    program.close()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_within_rows_that_a_call_chooses_has_no_scores(causal: bool) -> None:
+    """Keys behind the end are in no maximum and no sum, whatever earlier calls have left there, and are not made."""
+    n = mw.Dim("n", max=150)
+    rng = np.random.default_rng(6)
+    weights = rng.standard_normal((3, 16, 16), np.float32) / 4
+
+    def attend(m: Any, x: Any, w: Any) -> Any:
+        q, k, v = (m.reshape(x @ w[i], (-1, 2, 8)) for i in range(3))
+        q, k, v = (m.permute_dims(y, (1, 0, 2)) for y in (q, k, v))
+        scores = q @ m.permute_dims(k, (0, 2, 1)) * 2
+        place = m.arange(x.shape[0])
+        if causal:
+            scores = m.where(place[:, None] >= place[None, :], scores, -np.inf)
+        share = m.exp(scores - m.max(scores, axis=-1, keepdims=True))
+        mixed = share / m.sum(share, axis=-1, keepdims=True) @ v
+        return m.reshape(m.permute_dims(mixed, (1, 0, 2)), (-1, 16))
+
+    program = (
+        mw.jit(lambda x, w: attend(mw, x, w))
+        .lower(mw.ShapeDtype((n, 16), "f32"), weights)
+        .compile()
+    )
+    assert "flash" in str(program.explain())
+    whole = rng.standard_normal((150, 16), np.float32)
+    for rows in (150, 1, 15, 16, 17, 63, 64, 65, 129):
+        program(np.full((150, 16), np.nan, np.float32), weights)
+        right = attend(np, whole[:rows].astype("f8"), weights.astype("f8"))
+        np.testing.assert_allclose(program(whole[:rows], weights), right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("mesh", "layout"), [(None, None), ("x=3", "[_, _, x]")])
+def test_convolutions_and_pools_run_along_a_size(mesh: str | None, layout: str | None) -> None:
+    """A window reads within what there is, and the padding begins where the call ends."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    torch.manual_seed(0)
+    layers = nn.Conv1d(4, 6, 3, padding=1), nn.GELU(), nn.Conv1d(6, 4, 3, dilation=2, groups=2)
+    module = nn.Sequential(*layers, nn.MaxPool1d(3, stride=1, padding=1)).eval()
+    kind = mw.ShapeDtype((2, 4, mw.Dim("n", max=13, min=5)), "f32")
+    placed = ({"input": layout}, mesh) if mesh else ()
+    with torch.no_grad(), mw.from_torch(module, (kind,), *placed) as program:
+        program(torch.full((2, 4, 13), torch.nan))
+        for n in (5, 6, 9, 12, 13):
+            x = torch.randn(2, 4, n)
+            assert torch.allclose(program(x), module(x), atol=1e-5)
+    with pytest.raises(CompileError, match="dim 2 of its result is"):
+        mw.from_torch(nn.Conv1d(4, 4, 3, stride=2), (kind,))

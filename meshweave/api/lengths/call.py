@@ -5,7 +5,7 @@ Results come from there. Only the elements that there are get copied; behind the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import prod
@@ -75,7 +75,7 @@ class LengthsCompiled(Compiled):
         self._rest = rest
         self.is_closed = False
         self._lock = new_lock()
-        self._dispatches: dict[tuple[bool, ...], Dispatch] = {}
+        self._dispatches: dict[tuple[bool, ...], tuple[Dispatch, list[Array]]] = {}
         self._buffers = [
             None
             if shape is None or not any(isinstance(s, Dim) for s in shape)
@@ -146,8 +146,13 @@ class LengthsCompiled(Compiled):
         cuts = zip(self._results, arrays)
         return self.returned([result.cutter(sizes)(array.held) for result, array in cuts])
 
-    def fast(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-        """Return a call for arguments just like these, of these sizes, that checks nothing again."""
+    def fast(
+        self, args: Sequence[Any], kept: Mapping[int, Array] | None = None
+    ) -> Callable[[Sequence[Any]], Any]:
+        """Return a call for arguments just like these, of these sizes, that checks nothing again.
+
+        kept: those of them that later calls have too, by number: they are not looked at again.
+        """
         chosen = [into is not None for into in self._buffers]
         right = [
             isinstance(a, np.ndarray | Array) if own else self._ready(a, spec, layout) is a
@@ -159,25 +164,29 @@ class LengthsCompiled(Compiled):
         )  # fmt: skip
         if not all(right) or not Dispatch.applies(self._executable, sharded):
             return self.call
-        if sharded not in self._dispatches:
-            self._dispatches[sharded] = Dispatch(self._executable, sharded)
-        dispatch, sizes = self._dispatches[sharded], self.sizes([np.shape(a) for a in args])
+        sizes = self.sizes([np.shape(a) for a in args])
         filled = [(k, f) for k, f in enumerate(self._buffers) if f is not None]
-        moves = [(k, into.moves(np.shape(args[k]))) for k, into in filled]
-        held = {k: into.array for k, into in filled}
         counts = [np.asarray(sizes[dim.name], np.int64) for dim in self.dims]
         rest = (*self.captured, *counts, *self.program.weights)
+        own = enumerate(rest, len(args))
+        stay = {**(kept or {}), **{k: into.array for k, into in filled}}
+        stay |= {k: value for k, value in own if isinstance(value, Array)}
+        dispatch, held = self._dispatches.get(sharded, (None, []))
+        if dispatch is None or [*map(id, held)] != [*map(id, stay.values())]:
+            dispatch = Dispatch(self._executable, sharded, stay)
+            self._dispatches[sharded] = dispatch, [*stay.values()]
+        moves = [(k, into.moves(np.shape(args[k]))) for k, into in filled]
         cuts = [result.cutter(sizes) for result in self._results]
 
         def run(given: Sequence[Any]) -> Any:
-            values = [*given, *rest]
             with self._lock:
                 for k, places in moves:
                     value = _as_stored(given[k], self._ports[k].dtype)
                     for into, place in places:
                         into[...] = value[place]
-                    values[k] = held[k]
-                rows = dispatch(values)
+                rows = dispatch((*given, *rest))
+            if len(rows) == 1:
+                return self.returned([cut((one,)) for cut, one in zip(cuts, rows[0])])
             return self.returned([cut([r[k] for r in rows]) for k, cut in enumerate(cuts)])
 
         return run if all(into.is_plain for _, into in filled) else self.call
@@ -345,6 +354,8 @@ class _Result:
 
 def _as_stored(value: Any, dtype: str) -> Values:
     """Return an argument as buffers hold it, of bf16 the bits; one of another dtype as it is."""
+    if isinstance(value, Array) and value.kind.is_plain:
+        return value.held[0]
     given = value if isinstance(value, np.ndarray) else np.asarray(value)
     return stored(given, dtype) if dtype == "bf16" else given
 

@@ -100,6 +100,7 @@ def one_of_all(
     return OneOfAll(sizes, traced, text, results, bounded)
 
 
+GENERALIZE = "builtin.module(func.func(linalg-generalize-named-ops))"
 TRIES = 3  # to find sizes that the program does not have by chance
 
 
@@ -125,13 +126,17 @@ def _masked(
     from meshweave.dialects import context
     from meshweave.dialects.alias import module_text
     from meshweave.frontends.load import load_module
-    from meshweave.transforms.lengths.family import compared
+    from meshweave.ir.bindings import PassManager
+    from meshweave.transforms.lengths.family import compared, windows_grow
     from meshweave.transforms.lengths.grow import grow
     from meshweave.transforms.lengths.mask import mask_lengths
 
     ctx = context(unregistered=True)
     with ctx:
         modules = [load_module(text, ctx, "the function", weights=False) for text in texts]
+        if windows_grow(modules):
+            for module in modules:  # whose maps say what their attributes do
+                PassManager.parse(GENERALIZE).run(module.operation)
         family = compared(modules, sizes, dims)
         grow(modules[0], family)
         results = mask_lengths(modules[0], family)

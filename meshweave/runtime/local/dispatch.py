@@ -9,7 +9,7 @@ their shards. Nor are larger results: each call writes them to new memory.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,12 +34,18 @@ class Dispatch:
     The shards of an array are read where they lie, if compiled code can do that.
     """
 
-    def __init__(self, executable: LocalExecutable, sharded: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        executable: LocalExecutable,
+        sharded: Sequence[bool],
+        kept: Mapping[int, Any] | None = None,
+    ) -> None:
         """Allocate the buffers and plan the copies; `applies` must hold.
 
-        sharded: for each argument whether its `shards` are given, in the program's own layout.
+        sharded: for each argument whether its `shards` are given, in the program's own layout. kept: those of them that
+        are the same Array in all calls, by number: calls do not look at them again.
         """
-        manifest, mesh = executable.manifest, executable.mesh
+        manifest, mesh, kept = executable.manifest, executable.mesh, kept or {}
         whole = [_alike(port) and not local for port, local in zip(manifest.inputs, sharded)]
         given = [
             [NOTHING if local else buffer(port) for port, local in zip(manifest.inputs, sharded)]
@@ -68,10 +74,13 @@ class Dispatch:
         # The arguments of which buffers hold bits.
         self._bits = {index for index, port in enumerate(manifest.inputs) if port.dtype == "bf16"}
         self._copies: list[tuple[int, Values, Any]] = []  # argument, target, place in its array
-        self._shards: list[int] = []  # the arguments that are shards
+        self._shards: list[int] = []  # the arguments that are shards, and not kept
+        self._stay: list[Values] = []  # the shards of those that are kept, or copies
         for index, (port, local) in enumerate(zip(manifest.inputs, sharded, strict=True)):
             column = [row[index] for row in given]
-            if local:
+            if index in kept:
+                self._point_at(index, kept[index].held)
+            elif local:
                 self._shards.append(index)
             elif whole[index]:
                 self._copies.append((index, column[0], ...))
@@ -129,6 +138,13 @@ class Dispatch:
                 for index in self._small:
                     row[index] = row[index].copy()
             return rows
+
+    def _point_at(self, index: int, shards: Sequence[Values]) -> None:
+        """Let the program read an argument in these shards in all calls, or in copies where it cannot read them."""
+        for rank, shard in enumerate(shards):
+            value = prepared(shard, self._ports[index])
+            self._call.read(rank, index, address_of(value))
+            self._stay.append(value)
 
     def _point(self, found: Sequence[int], shards: Sequence[Sequence[Values]]) -> None:
         """Let the program read shards of arrays, or copies of those that it cannot read, where they are other ones."""

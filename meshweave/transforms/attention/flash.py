@@ -8,14 +8,17 @@ causal mask or a window leaves nothing of are never computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
+from meshweave.dialects.mw import MASKED
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import Index, OpBuilder
 from meshweave.ir.expressions import Apply, Constant, inputs
 from meshweave.ir.expressions import Index as IndexNode
+from meshweave.ir.ops import producer
 from meshweave.transforms.attention.expressions import LoopIndex, Operand, dims_of, loops_in
 from meshweave.transforms.attention.mask import MaskBound, bounds_of
 from meshweave.transforms.attention.match import Attention, take_place
@@ -26,6 +29,8 @@ QUERIES = 64
 """Queries of a tile: enough of them read what is packed of the keys once, and few see keys that a mask hides."""
 STEP = 64
 """Keys that a mask cuts off or leaves at a time."""
+FEW = 16
+"""Keys of a call for which there are tiles of their own, where a call says how many there are."""
 
 
 def rewrite(
@@ -71,6 +76,8 @@ class _Flash:
             found.column,
         )
         self.bounds, self.unmasked = bounds_of(found)
+        sizes = [bound.size for bound in self.bounds if bound.size is not None]
+        self.size = sizes[0] if sizes else None
         self.score, self.scale = found.score, _scale(found)
         if self.scale is not None:
             self.score = _without(found, self.score, self.scale.node)
@@ -81,14 +88,19 @@ class _Flash:
         """Choose the extents of tiles.
 
         Without a mask a tile has as many keys as the cache has room for: with fewer tiles less is rescaled. With one it
-        has STEP keys, and up to `widest` tiles that the mask leaves whole are computed as one.
+        has STEP keys, and up to `widest` tiles that the mask leaves whole are computed as one. Where a call says how
+        many keys there are, tiles are the same for all bounds.
         """
         sizes = self.a.sizes
-        queries = _even(sizes[self.query], QUERIES)
+        self.keys = sizes[self.key]
+        cut = _even if self.size is None else min
+        queries = cut(sizes[self.query], QUERIES)
         room = cache // 2 // (queries * (8 if str(self.a.dtype) == "f64" else 4))
-        keys = _even(sizes[self.key], STEP if self.bounds else max(STEP, room // STEP * STEP))
+        keys = cut(self.keys, STEP if self.bounds else max(STEP, room // STEP * STEP))
         self.block = {self.query: queries, self.key: keys}
         self.widest = max(1, room // keys)
+        if self.size is not None:
+            self.widest = min(self.widest, 4)  # which all large bounds have room for
 
     def run(self) -> ir.Value:
         """Build the loops; return their result."""
@@ -109,6 +121,22 @@ class _Flash:
         return loop.result
 
     def _over_blocks(self, at: Tiles, into: ir.Value) -> ir.Value:
+        """Compute all queries: where a call says how many keys there are, a few in smaller tiles."""
+        if self.size is None or self.keys <= FEW:
+            return self._blocks(at, into)
+        few = copy(self)
+        few.keys, few.widest = FEW, 1
+        few.block = {self.query: min(FEW, self.a.sizes[self.query]), self.key: FEW}
+        there = at.b.compare(arith.CmpIPredicate.ule, self.size, at.b.index(FEW))
+        (made,) = at.b.if_else(
+            there,
+            [into.type],
+            lambda b: [few._blocks(at.at(b), into)],
+            lambda b: [self._blocks(at.at(b), into)],
+        )
+        return made
+
+    def _blocks(self, at: Tiles, into: ir.Value) -> ir.Value:
         extent, size = self.a.sizes[self.query], self.block[self.query]
         whole = extent // size
         if whole == 1:
@@ -116,7 +144,8 @@ class _Flash:
         elif whole:
             loop, body, count, (inner,) = at.b.for_loop(0, whole, 1, [into])
             inside = at.at(body)
-            _end(inside, [self._queries(inside, LoopPiece(inside.times(count, size), size), inner)])
+            start = _masked(inside.times(count, size))
+            _end(inside, [self._queries(inside, LoopPiece(start, size), inner)])
             into = loop.results[0]
         if rest := extent - whole * size:
             into = self._queries(at, LoopPiece(whole * size, rest), into)
@@ -165,17 +194,25 @@ class _Flash:
     def _over_keys(
         self, at: Tiles, queries: TensorTile, carried: list[TensorTile]
     ) -> list[TensorTile]:
-        extent, size = self.a.sizes[self.key], self.block[self.key]
+        extent, size = self.keys, self.block[self.key]
         whole = extent // size
+        if self.size is not None and extent == size:
+            only = LoopPiece(self._before_end(at, 0, size, self.score), size)
+            return self._keys(at, queries, carried, only, self.score)
         if whole == 1 and not self.bounds:
             carried = self._keys(at, queries, carried, LoopPiece(0, size), self.score)
         elif whole:
             for first, last, score, origin, width in self._segments(at, whole, size):
 
                 def span(
-                    t: Tiles, k: ir.Value, origin: Index = origin, width: int = width
+                    t: Tiles,
+                    k: ir.Value,
+                    origin: Index = origin,
+                    width: int = width,
+                    score: int = score,
                 ) -> LoopPiece:
-                    return LoopPiece(t.add(t.times(k, width), origin), width)
+                    start = t.add(t.times(k, width), origin)
+                    return LoopPiece(self._before_end(t, start, width, score), width)
 
                 carried = self._loop(at, queries, carried, (first, last), span, score)
         if rest := extent - whole * size:
@@ -183,8 +220,43 @@ class _Flash:
             if not self.bounds:
                 return self._keys(at, queries, carried, end, self.score)
             limits = self._limits(at, whole * size, 1, rest)
-            carried = self._loop(at, queries, carried, limits, lambda t, k: end, self.score)
+
+            def tail(t: Tiles, k: ir.Value) -> LoopPiece:
+                return LoopPiece(self._before_end(t, end.start, rest, self.score), rest)
+
+            carried = self._loop(at, queries, carried, limits, tail, self.score)
         return carried
+
+    def _before_end(self, at: Tiles, start: Index, width: int, score: int) -> Index:
+        """Return where a tile of keys begins, which is before the end that a call chooses for them.
+
+        That is so, and it is written down: what makes keys and values reads there how many of them are wanted.
+        """
+        if self.size is None:
+            return start
+        if self._is_whole(score):
+            return at.b.binary("minsi", at.index(start), at.index(at.add(self.size, -width)))
+        return _masked(at.b.binary("minsi", at.index(start), at.index(at.add(self.size, -1))))
+
+    def _values(self, at: Tiles, score: int) -> TensorTile:
+        """Return a tile of values: zeros behind the end, which are used."""
+        tile = self._part(at, self.a.v)
+        if self.size is None or self._is_whole(score):
+            return tile
+        size, start = self.size, at.index(at.spans[self.key].start)
+        zero = ir.FloatAttr.get(self.a.dtype, 0.0)
+
+        def body(b: OpBuilder, elements: Sequence[ir.Value]) -> ir.Value:
+            place = b.binary("addi", b.loop_index(tile.dims.index(self.key)), start)
+            return b.select(
+                b.compare(arith.CmpIPredicate.ult, place, size), elements[0], b.constant(zero)
+            )
+
+        return at.compute(tile.dims, [tile], at.empty(tile.dims, self.a.dtype), body)
+
+    def _is_whole(self, score: int) -> bool:
+        """Tell whether tiles with these scores are ones that no mask goes through."""
+        return score == self.unmasked != self.score
 
     def _segments(self, at: Tiles, count: int, size: int) -> list[_TileRun]:
         """Return the runs of tiles of keys to compute.
@@ -249,7 +321,8 @@ class _Flash:
         where = span.start
         if (bound.slope > 0) == most:
             where = at.add(where, span.size - 1)
-        return at.add(at.times(where, bound.slope), bound.offset)
+        edge = at.add(at.times(where, bound.slope) if bound.slope else 0, bound.offset)
+        return edge if bound.size is None else at.add(edge, bound.size)
 
     def _keys(
         self, at: Tiles, queries: TensorTile, carried: list[TensorTile], span: LoopPiece, score: int
@@ -275,7 +348,7 @@ class _Flash:
         total = apart.compute(rows, [shrink, sums], total, _shrunk_and_more)
         columns = [self.query, self.column]
         product = at.compute(columns, [shrink], product, _two("mulf"))
-        values = self._part(at, self.a.v)
+        values = self._values(at, score)
         product = at.compute(
             [*columns, self.key], [shares, values], product, _multiply_add, self.product_marks
         )
@@ -300,6 +373,14 @@ class _Flash:
             )
 
         return at.compute(loops, [raw, *reads.values()], at.empty(loops, self.a.dtype), body)
+
+
+def _masked(start: Index) -> Index:
+    """Mark where a tile begins: nothing is used that lies in it behind the end of a size."""
+    op = producer(start) if isinstance(start, ir.Value) else None
+    if op is not None:
+        op.attributes[MASKED] = ir.UnitAttr.get()
+    return start
 
 
 class _Scale(NamedTuple):

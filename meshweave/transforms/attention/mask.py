@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from meshweave.ir.bindings import arith, ir
-from meshweave.ir.expressions import Apply, Constant, Index, inputs, is_number
+from meshweave.ir.expressions import Apply, Constant, Index, Scalar, inputs, is_number
 from meshweave.transforms.attention.backward import Backward
 from meshweave.transforms.attention.expressions import (
     ElementNode,
@@ -23,20 +23,25 @@ CmpIPredicate = arith.CmpIPredicate
 
 @dataclass(frozen=True)
 class MaskBound:
-    """State that key <= slope * query + offset where `upper`, else key >= slope * query + offset."""
+    """State that key <= slope * query + offset where `upper`, else key >= slope * query + offset.
+
+    size: what is added to `offset`: the keys that there are in a call.
+    """
 
     upper: bool
     slope: int
     offset: int
+    size: ir.Value | None = None
 
 
 @dataclass(frozen=True)
 class _Linear:
-    """Stand for query * i + key * j + constant."""
+    """Stand for query * i + key * j + constant, or for a size that a call chooses."""
 
     query: int = 0
     key: int = 0
     constant: int = 0
+    size: ir.Value | None = None
 
     def plus(self, other: _Linear, sign: int = 1) -> _Linear:
         return _Linear(
@@ -51,7 +56,7 @@ def bounds_of(found: Attention) -> tuple[list[MaskBound], int]:
 
     Beside it the node of the scores where all of that holds.
     """
-    mask = _Mask(found.expressions.nodes, found.query, found.key, found.score)
+    mask = _Mask(found.expressions.nodes, found.query, found.key, found.score, found.ends)
     bounds = mask.of(found.score)
     return bounds, mask.inside
 
@@ -143,7 +148,10 @@ _CASTS = ("arith.index_cast", "arith.extsi", "arith.trunci")
 
 
 class _Mask:
-    def __init__(self, nodes: Sequence[ElementNode], query: int, key: int, score: int) -> None:
+    def __init__(
+        self, nodes: Sequence[ElementNode], query: int, key: int, score: int, ends: bool = False
+    ) -> None:
+        self.ends = ends  # whether the keys may end at a size that a call chooses
         self.nodes, self.query, self.key = nodes, query, key
         self.inside = score
         self._whole = True  # whether the bounds found say all that the conditions do
@@ -205,6 +213,11 @@ class _Mask:
         self, predicate: arith.CmpIPredicate | arith.CmpFPredicate | None, left: int, right: int
     ) -> list[MaskBound]:
         a, b = self._linear(left), self._linear(right)
+        if a == _Linear(key=1) and b is not None and b.size is not None:
+            below = predicate is CmpIPredicate.ult  # both are 0 at least
+            return [MaskBound(True, 0, -1, b.size)] if below else self._unknown()
+        if any(one is not None and one.size is not None for one in (a, b)):
+            return self._unknown()
         if a is None or b is None or predicate not in _SIGNED:
             return self._unknown()
         swapped, strict = _SIGNED[predicate]
@@ -225,6 +238,8 @@ class _Mask:
                 return _Linear(constant=made.form.number)
             loops = {LoopIndex(self.query): _Linear(query=1), LoopIndex(self.key): _Linear(key=1)}
             return loops.get(made.form) if isinstance(made.form, LoopIndex) else None
+        if self.ends and isinstance(made, Scalar) and isinstance(made.type, ir.IndexType):
+            return _Linear(size=made.source)
         if not isinstance(made, Apply):
             return None
         if made.name in _CASTS:
@@ -232,5 +247,6 @@ class _Mask:
         if made.name in ("arith.addi", "arith.subi"):
             a, b = (self._linear(n) for n in made.operands)
             sign = 1 if made.name == "arith.addi" else -1
-            return None if a is None or b is None else a.plus(b, sign)
+            known = a is not None and b is not None and a.size is None and b.size is None
+            return a.plus(b, sign) if known and a is not None and b is not None else None
         return None

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 
 from meshweave.ir.bindings import ir
-from meshweave.ir.expressions import Load
+from meshweave.ir.expressions import Apply, Constant, Load
 from meshweave.transforms.attention.expressions import (
     ZERO,
     Coordinate,
@@ -43,6 +43,7 @@ class Attention:
              which is `scale` times the product of query and key.
     writes:  of the result, a coordinate for each dim.
     weights: type of the softmax as the last product reads it.
+    ends:    whether the keys end at a size that a call chooses.
     zeros:   whether a row that its mask leaves nothing of is 0; otherwise it is 0/0.
     first:   the product of queries and keys.
     visited: all ops that it replaces or looks through.
@@ -66,6 +67,7 @@ class Attention:
     dtype: ir.Type
     weights: ir.Type
     zeros: bool
+    ends: bool
     visited: list[ir.Operation] = field(default_factory=list)
 
     @property
@@ -146,7 +148,9 @@ class _Match:
         self.rows: set[int] = set() if alone else {query}  # what reads queries runs with
         root = self.ex.node(weights.value, weights.entries)
         rounded = self.softmax.op(root, "arith.truncf")  # what is never stored is not rounded
-        root, emptied = self.softmax.emptied(root if rounded is None else rounded[0])
+        root = root if rounded is None else rounded[0]
+        root = root if self.shared else self.softmax.take_end(root)
+        root, emptied = self.softmax.emptied(root)
         if any(self.softmax.op(n, "math.exp") for n in self.ex.below(root)):
             self._of_floats(self.softmax.element(root))
         exponent, zeros = self.softmax.matched(*self._parts(root))
@@ -159,6 +163,9 @@ class _Match:
         self._of_floats(str(first.op.results[0].type.element_type), str(dtype))
         q, k, extent = self._sides(first, entries)
         raw = self.ex.node(first.op.results[0], entries)
+        if self.softmax.end is not None:
+            low = self.ex.put(Constant(ir.FloatAttr.get(dtype, -inf), dtype))
+            score = self.ex.put(Apply("arith.select", (), (self.softmax.end, score, low), dtype))
         sizes = {**dict(enumerate(last.sizes)), self.inner: extent}
         self._worth(sizes, first)
         v = source_of(self.v, (key, columns[0]))
@@ -166,6 +173,7 @@ class _Match:
         found = Attention(
             final, first.op, sizes, batch, query, key, columns[0], self.inner, q, k, v, self.ex, score, raw,
             last.writes, dtype, weights.value.type.element_type, zeros or emptied is not None,
+            self.softmax.end is not None,
         )  # fmt: skip
         visited = dict.fromkeys([last.op, *self.ex.visited, *self.softmax.reductions, first.op])
         found.visited = [op for op in visited if op != final]

@@ -10,7 +10,7 @@ from math import isfinite, nan
 
 from meshweave.ir.bindings import arith, ir
 from meshweave.ir.build import iterator_types
-from meshweave.ir.expressions import Apply, Constant, Load, type_text
+from meshweave.ir.expressions import Apply, Constant, Index, Load, Scalar, type_text
 from meshweave.transforms.attention.expressions import (
     ZERO,
     Coordinate,
@@ -41,6 +41,9 @@ class Softmax:
     def __init__(self, ex: Expressions, key: int, extent: int) -> None:
         self.ex, self.key, self.extent = ex, key, extent
         self.reductions: list[ir.Operation] = []
+        self.end: int | None = (
+            None  # the condition that a key is before the size that a call chooses
+        )
 
     def op(self, node: int, *names: str) -> tuple[int, ...] | None:
         """Return the operands of a node that is one of these ops."""
@@ -50,7 +53,7 @@ class Softmax:
     def matched(self, above: int, divisor: int) -> tuple[int, bool]:
         """Return the node s of e = exp(s - m), and whether the divisor guards the sum of e against 0."""
         total = self._filled_sum(divisor)
-        if self._reduction(total, ("arith.addf",), 0.0) != above:
+        if self._before_end(self._reduction(total, ("arith.addf",), 0.0), 0.0) != above:
             raise NotAttention("no softmax before it: the divisor is not the sum over the keys")
         argument = self.op(above, "math.exp")
         parts = None if argument is None else self.op(argument[0], "arith.subf")
@@ -58,11 +61,37 @@ class Softmax:
             raise NotAttention("no softmax before it: no exp of a difference")
         score, most = parts
         maxima = ("arith.maximumf", "arith.maxnumf")
-        if self._reduction(self._unguarded(most), maxima, None) != score:
+        largest = self._reduction(self._unguarded(most), maxima, None)
+        if self._before_end(largest, float("-inf")) != score:
             raise NotAttention("no softmax before it: what is subtracted is not the maximum")
         if total != divisor and self.op(most, "arith.select") is None:
             raise NotAttention("no softmax before it: a sum of NaN is guarded as if it were 0")
         return score, total != divisor
+
+    def take_end(self, root: int) -> int:
+        """Return the x of an x that is 0 behind the size that a call chooses for the keys, and keep the condition."""
+        parts = self.op(root, "arith.select")
+        if parts is None or self._number(parts[2]) != 0.0:
+            return root
+        compared = self._compared(parts[0], arith.CmpIPredicate.ult)
+        place, size = [None, None] if compared is None else [self.ex.nodes[k] for k in compared]
+        if (
+            not isinstance(place, Index)
+            or place.form != LoopIndex(self.key)
+            or not isinstance(size, Scalar)
+        ):
+            return root
+        self.end = parts[0]
+        return parts[1]
+
+    def _before_end(self, node: int | None, neutral: float) -> int | None:
+        """Return what a reduction reads before the end of the keys; None where it does not read `neutral` behind it."""
+        if self.end is None or node is None:
+            return node
+        parts = self.op(node, "arith.select")
+        if parts is None or parts[0] != self.end or self._number(parts[2]) != neutral:
+            return None
+        return parts[1]
 
     def _filled_sum(self, divisor: int) -> int:
         """Return the l of a divisor l, or of one that is a constant where l is 0."""

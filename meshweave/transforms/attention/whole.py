@@ -66,6 +66,8 @@ class WholeAttention:
 
     def _check(self) -> None:
         found, sizes = self.found, self.found.sizes
+        if found.ends:
+            raise NotAttention("the scores end at a size that each call chooses")
         types = [str(o.value.type.element_type) for o in (self.q, self.k, self.v)]
         weights = str(found.weights)
         if self.rounding is not None and weights == str(found.dtype):

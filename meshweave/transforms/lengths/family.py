@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshweave.ir.bindings import ir
+from meshweave.ir.bindings import ir, linalg
 from meshweave.layout.lengths import Dim, Formula, Sizes, fitted
 from meshweave.transforms.base import fail, walk
+from meshweave.transforms.lengths.turned import TurnedDim, turned_dims
 
 EXTENTS = ("static_output_shape", "static_sizes")
 """Attributes that repeat sizes of types."""
@@ -39,8 +40,8 @@ class Family:
 
     planned: the sizes that the program has. shapes: the dims of each tensor that has such a dim. constants: those that
     depend on sizes. offsets: of slices whose places do. extents: the attributes that repeat sizes of types. uniform:
-    constants that are one number everywhere, in a tensor with such a dim. Ops are known by their results: what hash
-    an op has depends on its operands.
+    constants that are one number everywhere, in a tensor with such a dim. turned: the dims that ops read from their end
+    on. Ops are known by their results: what hash an op has depends on its operands.
     """
 
     dims: Sequence[Dim]
@@ -50,6 +51,7 @@ class Family:
     offsets: dict[ir.Value, tuple[Formula, ...]] = field(default_factory=dict)
     extents: dict[tuple[ir.Value, str], tuple[Formula, ...]] = field(default_factory=dict)
     uniform: list[ir.Operation] = field(default_factory=list)
+    turned: list[TurnedDim] = field(default_factory=list)
 
     def shape(self, value: ir.Value) -> tuple[Formula, ...]:
         """Return the dims of a tensor."""
@@ -68,6 +70,19 @@ def compared(modules: Sequence[ir.Module], sizes: Sequence[Sizes], dims: Sequenc
     if len({len(ops) for ops in programs}) > 1:
         _other_form(programs[0][-1], dims)
     return family
+
+
+def windows_grow(modules: Sequence[ir.Module]) -> bool:
+    """Tell whether a named op reads a dim through windows, of another size in each of the programs: a convolution."""
+    for ops in zip(*(walk(module.operation) for module in modules)):
+        if not ops[0].name.startswith(("linalg.conv", "linalg.depthwise", "linalg.pooling")):
+            continue
+        maps = [attr.value for attr in linalg.get_indexing_maps(ops[0].opview)]
+        for values, map_ in zip(zip(*(op.operands for op in ops)), maps):
+            for sizes, expr in zip(zip(*(value.type.shape for value in values)), map_.results):
+                if len(set(sizes)) > 1 and not isinstance(expr, ir.AffineDimExpr):
+                    return True
+    return False
 
 
 def _other_form(op: ir.Operation, dims: Sequence[Dim]) -> None:
@@ -105,6 +120,10 @@ def _compare(ops: Sequence[ir.Operation], sizes: Sequence[Sizes], family: Family
             if None not in found:
                 family.offsets[op.results[0]] = tuple(f for f in found if f is not None)
                 continue
+        turned = turned_dims(ops, sizes) if name == "indexing_maps" else None
+        if turned is not None:
+            family.turned += turned
+            continue
         if op.name != "arith.constant":
             fail(
                 op,

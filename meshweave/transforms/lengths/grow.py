@@ -44,6 +44,8 @@ def grow(module: ir.Module, family: Family) -> None:
         for op in family.uniform:
             splat = op.attributes["value"].get_splat_value()
             op.attributes["value"] = ir.DenseElementsAttr.get_splat(op.results[0].type, splat)
+        for turned in family.turned:
+            turned.read(turned.first.at(bounds) - turned.loop())
         for made, formulas in family.offsets.items():
             made.owner.attributes["static_offsets"] = i64_array(numbers(formulas))
         for function in functions_of(module).values():

@@ -31,12 +31,13 @@ from meshweave.ir.ops import (
 )
 from meshweave.ir.scans import Scan
 from meshweave.ir.scatters import SCATTER, Scatter, scatter
-from meshweave.layout.factors import JOINED, ORDERED, PARALLEL, REDUCTION, Rule
+from meshweave.layout.factors import JOINED, ORDERED, PARALLEL, REDUCTION, Rule, SlidingWindow
 from meshweave.layout.layout import Layout
 from meshweave.layout.lengths import Dim, Formula, SizesOfDim
 from meshweave.transforms.base import fail, port_attrs, set_port_attrs, walk
 from meshweave.transforms.lengths.apart import CONTROL, Rows, SizesApart, is_merged
 from meshweave.transforms.lengths.family import CountedConstant, Family
+from meshweave.transforms.lengths.turned import TurnedDim
 from meshweave.transforms.partitioning.masking import mask
 from meshweave.transforms.propagation.bodies import body_of as stepped
 from meshweave.transforms.propagation.bodies import captured_by, is_tensor
@@ -109,14 +110,17 @@ def mask_lengths(module: ir.Module, family: Family) -> list[list[SizesOfDim]]:
     with module.operation.context, ir.Location.unknown():
         main = functions_of(module)["main"]
         ends = _arguments(main, family)
+        for turned in family.turned:
+            _turn(turned, family, ends)
         rules = RuleTable()
         kept, results, rows = _apart(main, rules, family, ends)
-        old: list[ir.Operation] = []
+        old, windowed = list[ir.Operation](), RuleTable(windows=True)
         for op in walk(main):
             if op.name == SCATTER:
                 old += [op] if _scatter(op, family, ends) else []
             elif not op.name.startswith((*CONTROL, *_FREE)) and kept.isdisjoint(op.results):
-                _mask(op, rules, family, ends, rows)
+                reads = windowed if op.name == "linalg.generic" else rules
+                _mask(op, reads, family, ends, rows)
         for op in old:  # whose bodies the walk has seen
             op.erase()
         for constant in family.constants:
@@ -267,6 +271,32 @@ def _mask(op: ir.Operation, rules: RuleTable, family: Family, ends: Ends, rows: 
         _refuse_unsafe(op, found or dict(enumerate(formulas)))
     if bounds:
         mask(op, bounds)
+
+
+def _turn(turned: TurnedDim, family: Family, ends: Ends) -> None:
+    """Turn a dim that an op reads from its end on: let it read what has element n - 1 first."""
+    op, given = turned.op, turned.op.operands[turned.number]
+    shape = family.shape(given)
+    size = shape[turned.dim]
+    behind = size.plus(turned.first, -1).plus(Formula(1), -1)
+    if behind.terms or is_merged(size) or not size.is_sum(family.dims):
+        _refuse(op, size, "what is read backwards is as long as a size, or a sum of sizes")
+    b = OpBuilder.before(op)
+    last = b.binary("subi", ends.of(size).end, b.index(1))
+
+    def element(inner: OpBuilder, _: list[ir.Value]) -> ir.Value:
+        places = [inner.loop_index(d) for d in range(len(shape))]
+        place = inner.binary("subi", last, places[turned.dim])
+        place = inner.binary("maxsi", place, inner.index(0))
+        most = inner.index(given.type.shape[turned.dim] - 1)
+        places[turned.dim] = inner.binary("minsi", place, most)
+        return inner.element(given, places)
+
+    into = b.empty(given.type)
+    made = b.elementwise([], into, element)
+    family.shapes |= {into: shape, made: shape}
+    op.operands[turned.number] = made
+    turned.read(turned.loop() + behind.const)
 
 
 def _slice(op: ir.Operation, family: Family, ends: Ends) -> None:
@@ -500,12 +530,13 @@ def _factors(
 ) -> dict[int, Formula]:
     """Return the size of each factor that has one which a call chooses. along: a dim that is left out."""
     found: dict[int, Formula] = {}
+    windows = {(t, d) for t, d, _ in rule.windows}
     for t, (value, dims) in enumerate(zip(values, rule.tensors)):
         if not is_tensor(value.type):
             continue
         for d, formula in enumerate(family.shape(value)):
             row = dims[d] if dims is not None else ()
-            if not formula.terms or d == along:
+            if not formula.terms or d == along or (t, d) in windows:
                 continue
             if len(row) != 1:
                 _refuse(op, formula, "a reshape keeps such a dim apart")
@@ -522,13 +553,32 @@ def _factors(
     for t, (value, dims) in enumerate(zip(values, rule.tensors)):
         for d, row in enumerate(dims or ()):
             formula = family.shape(value)[d] if is_tensor(value.type) else Formula(1)
-            if len(row) == 1 and row[0] in found and not formula.terms:
+            if len(row) == 1 and row[0] in found and not formula.terms and (t, d) not in windows:
                 fail(
                     op,
                     f"{op.name}: dim {d} of {'an operand' if t < len(rule.operands) else 'its result'} has size "
                     f"{formula}, and meets {found[row[0]]}, which is known at run time: the same size is right",
                 )
+    for t, d, window in rule.windows:
+        _check_window(
+            op, family.shape(values[t])[d], window, found.get(rule.factor_of(t, d)), family
+        )
     return found
+
+
+def _check_window(
+    op: ir.Operation, size: Formula, window: SlidingWindow, places: Formula | None, family: Family
+) -> None:
+    """Refuse a dim that is read through a window, at so many places, where one reaches over the end of the dim."""
+    if not size.terms and places is None:
+        return
+    if places is not None and window.low >= 0:
+        last = Formula(window.low + window.span(0)).plus(places, window.stride)
+        if size.plus(last, -1).least(family.dims) >= 0 and not is_merged(size):
+            return
+    _refuse(
+        op, size if size.terms or places is None else places, "windows lie within it for all sizes"
+    )
 
 
 def _refuse_gaps(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from meshweave.dialects.dist import LENGTHS, LayoutAttr
+from meshweave.dialects.mw import MASKED
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import (
     DYNAMIC,
@@ -229,7 +230,8 @@ class WantedParts:
             if step == 1 and begin is not None and isinstance(want, Limit):
                 found.append(want.moved(begin))
             elif step == 1 and extent != DYNAMIC and not isinstance(offset, int):
-                found.append(_moved(self._until(offset), extent - 1))
+                more = 0 if _is_masked(offset) else extent - 1
+                found.append(_moved(self._until(offset), more))
             else:
                 found.append(WHOLE)
         self._want(large, found)
@@ -277,7 +279,7 @@ class WantedParts:
                 limit = self.rounds.get(loop) if op is None else None
                 end = self.block_end(loop)
                 if end is not None and multiple_of(index, count) == end[1]:
-                    limit = _last_block(*end)
+                    limit = end[0] if _is_masked(index) else _last_block(*end)
                 if limit is not None:
                     return limit
         if op is None:
@@ -326,7 +328,8 @@ class WantedParts:
             return WHOLE
         ((dim, _),) = terms
         more, sizes = form.const, self._kernel(op).sizes
-        for other, factor in form.terms:
+        masked = dim < 0 and _is_masked(op.operands[-1 - dim])
+        for other, factor in () if masked else form.terms:
             if other != dim:
                 more += max(0, factor * (sizes[other] - 1))
         return _moved(ends[dim] if dim >= 0 else self._until(op.operands[-1 - dim]), more)
@@ -346,6 +349,12 @@ class WantedParts:
         if node.name == "arith.index_cast":
             return read[0]
         return _clamped(node.name, read, [kernel.code[k] for k in node.operands])
+
+
+def _is_masked(start: ir.Value) -> bool:
+    """Tell whether nothing is used of a tile that begins there behind the end of its size."""
+    op = producer(start)
+    return op is not None and MASKED in op.attributes
 
 
 def _last_block(end: Limit, size: int) -> Limit:
