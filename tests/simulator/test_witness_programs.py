@@ -32,7 +32,7 @@ Made = tuple[DeviceRun, Sequence[np.ndarray]]
 
 
 def numbers(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Random ones; of floats also zeros of both signs, infinities, NaN and numbers too small for a normal one."""
+    """Random ones."""
     rng = np.random.default_rng(len(shape) + sum(shape))
     if dtype not in FLOATS:
         return rng.integers(-100, 100, shape).astype(NUMPY[dtype])
@@ -40,9 +40,12 @@ def numbers(shape: Sequence[int], dtype: str) -> np.ndarray:
 
 
 def special(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Among floats also zeros of both signs, infinities, a NaN, and numbers too small for a normal one."""
     values = numbers(shape, dtype)
     given = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 65504.0]
-    values.reshape(-1)[:: values.size // len(given)][: len(given)] = stored(np.array(given), dtype)
+    if dtype in FLOATS:
+        places = values.reshape(-1)[:: values.size // len(given)]
+        places[: len(given)] = stored(np.array(given), dtype)
     return values
 
 

@@ -82,9 +82,7 @@ class Broken:
     code: str
 
 
-_DROPPED = (
-    r"call void @llvm\.nvvm\.(barrier|cp\.async\.(wait|commit)|wgmma\.(wait|commit|fence)|fence)"
-)
+_DROPPED = r"call void @llvm\.nvvm\.(bar\.warp|barrier|cp\.async\.(wait|commit)|wgmma\.(wait|commit|fence)|fence)"
 _INDEX = r"(.* = (?:add|mul|and|shl|lshr|urem|udiv|xor)(?: \w+)* i32 \S+, )(\d+)$"
 _SWAPPED = (
     r"(.* = (?:sub|fsub|fdiv|urem|udiv|shl|lshr)(?: \w+)* (?:i\d+|float|double) )(\S+), (\S+)()$"

@@ -22,11 +22,11 @@ Array = np.ndarray
 _OVERTAKE = 1 / 16  # how often another warp goes ahead
 _COPY, _COMMIT = r"cp\.async\.c[ag]\.shared\.global\.(4|8|16)(\.s)?", r"cp\.async\.commit\.group"
 _WAIT, _WAIT_ALL = r"cp\.async\.wait\.group", r"cp\.async\.wait\.all"
-_BARRIER = r"barrier0|barrier\.cta\.(sync|arrive)(\.aligned)?\.(all|count)"
-_MASKED = r"shfl\.sync\.(up|down|bfly|idx)\.[if]32p?|vote\.(all|any|ballot)\.sync|bar\.warp\.sync"
+_BARRIER = r"barrier\.cta\.(sync|arrive)(\.aligned)?\.(all|count)"
+_MASKED = r"shfl\.sync\.(up|down|bfly|idx)\.[if]32|bar\.warp\.sync"
 _ALIGNED = (
-    r"ldmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.b16(\.p3)?"
-    r"|mma\.(m16n8k(8|16)\.row\.col\.(bf16|f32\.f32)|m16n8k[48]\.row\.col\.tf32|m8n8k4\.row\.col\.f64)"
+    r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.b16\.p3"
+    r"|mma\.(m16n8k16\.row\.col\.(bf16|f32\.f32)|m16n8k8\.row\.col\.tf32)"
 )
 _PRODUCT = r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(bf16\.bf16|f16\.f16)(\.by(\.\d)+)?"
 _PRODUCTS = r"wgmma\.(commit|wait)_group\.sync\.aligned"
@@ -153,7 +153,7 @@ class BlockRun:
             self.resting[threads] = 0
 
     def _arrive(self, name: str, thread: int) -> None:
-        number = 0 if name == "barrier0" else int(self.slots[thread, 0]) & 0xFFFFFFFF
+        number = int(self.slots[thread, 0]) & 0xFFFFFFFF
         expected = int(self.slots[thread, 1]) & 0xFFFFFFFF if name.endswith("count") else self.count
         if number > 15 or (expected % warp.WARP and expected != self.count):
             raise self.error(thread, f"{name}: barrier {number} for {expected} threads")
@@ -312,11 +312,8 @@ class BlockRun:
             return
         values = np.zeros((1, warp.WARP, 4), np.uint64)
         values[0, lanes] = self.slots[threads, :4]
-        if name.startswith("shfl"):
-            found = warp.shuffled(name, values)
-            self._check_sources(name, threads, values, lanes)
-        else:
-            found = warp.voted(name, values)
+        found = warp.shuffled(name, values)
+        self._check_sources(name, threads, values, lanes)
         self._answer(threads, found[0, lanes])
 
     def _check_sources(self, name: str, threads: Array, values: Array, lanes: Array) -> None:

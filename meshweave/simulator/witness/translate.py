@@ -35,10 +35,6 @@ _ACCESS = re.compile(
     r"\s+(?:(%\S+) = )?(load|store) (?:atomic )?(?:volatile )?(.*?), (ptr(?: addrspace\(\d+\))?) (.+?)"
     r"(?: syncscope\(\"\w+\"\))?(?: monotonic| acquire| release| seq_cst| unordered)?, align (\d+)(?:,.*)?$"
 )
-_EXCHANGE = re.compile(
-    r"\s+(?:(%\S+) = )?(atomicrmw|cmpxchg)(?: weak)?(?: volatile)?(?: \w+)? (ptr(?: addrspace\(\d+\))?) (\S+), "
-    rf"({TYPE}) .*, align (\d+)"
-)
 _SHARED = re.compile(
     r"^@([\w.$]+) = .*addrspace\(3\) global (\[.*\]|\w+)(?: undef| poison| zeroinitializer)?(?:, align (\d+))?$"
 )
@@ -217,20 +213,18 @@ def _stop(name: str, request: int, result: str, types: list[str]) -> str:
 
 
 def _access(number: int, line: str) -> str:
-    if found := _ACCESS.match(line):
-        kind = found[3] if found[2] == "load" else type_at(found[3])
-        space, where, align = found[4], found[5], found[6]
-    elif found := _EXCHANGE.match(line):
-        kind, space, where, align = found[5], found[3], found[4], found[6]
-    else:
+    """Check a load or store before it is made."""
+    found = _ACCESS.match(line)
+    if found is None:
         raise WitnessError(f"an access that the witness cannot read: {line.strip()[:100]}")
+    kind = found[3] if found[2] == "load" else type_at(found[3])
+    space, where, align = found[4], found[5], found[6]
     check, flat = "", where
     if space != "ptr":
         flat = f"%w.{number}"
         check = f"  {flat} = addrspacecast {space} {where} to ptr\n"
-    touch = (
-        f"  call void @witness.touch(ptr {flat}, i64 {nbytes(kind)}, i64 {align}, i64 {number})\n"
-    )
+    size = nbytes(kind)
+    touch = f"  call void @witness.touch(ptr {flat}, i64 {size}, i64 {align}, i64 {number})\n"
     return check + touch + line
 
 

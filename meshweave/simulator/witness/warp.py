@@ -1,4 +1,4 @@
-"""Answer what the threads of a warp do together: shuffles, votes, matrices.
+"""Answer what the threads of a warp do together: shuffles and matrices.
 
 Values are 64-bit slots, [warp, lane, slot]. Fragments are laid out as in "Matrix multiply-accumulate operation"
 of the PTX ISA: which row and column of a matrix an element of a lane is.
@@ -6,7 +6,6 @@ of the PTX ISA: which row and column of a matrix an element of a lane is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,22 +36,9 @@ def shuffled(name: str, values: Array) -> Array:
     return np.stack([np.take_along_axis(value, source & 31, 1), there.astype(np.uint64)], -1)
 
 
-def voted(name: str, values: Array) -> Array:
-    """Return the ballot of the lanes, or what all or any say. values: mask, predicate."""
-    said = (values[..., 1] & np.uint64(1)).astype(np.uint64)
-    if ".ballot" in name:
-        result = (said << _LANES.astype(np.uint64)).sum(-1, keepdims=True, dtype=np.uint64)
-    else:
-        result = (
-            said.all(-1, keepdims=True) if ".all" in name else said.any(-1, keepdims=True)
-        ).astype(np.uint64)
-    return np.broadcast_to(result, said.shape)[..., None]
-
-
 def matrices_read(name: str, rows: Callable[[Array, int], Array], values: Array) -> Array:
-    """Return the elements of 8 x 8 matrices of 16 bits that lanes get. rows: reads so many bytes at addresses."""
-    count = int(re.search(r"\.x(\d)", name)[1])  # type: ignore[index]
-    where = values[:, : 8 * count, 0].reshape(len(values), count, 8)
+    """Return the elements of 4 matrices of 8 x 8 and 16 bits that lanes get. rows: reads so many bytes at addresses."""
+    where = values[:, :, 0].reshape(len(values), 4, 8)
     matrix = rows(where, 16).view(np.uint16)  # warp, matrix, row, column
     if ".trans" in name:
         matrix = matrix.swapaxes(2, 3)
@@ -89,47 +75,34 @@ def _fragment(elements: list[tuple[int, int]], pair: bool, turned: bool = False)
     return LaneFragment(columns, rows) if turned else LaneFragment(rows, columns)
 
 
-_PAIRED = [(0, 0), (0, 1), (8, 0), (8, 1), (0, 8), (0, 9), (8, 8), (8, 9)]
 SUMS = _fragment([(0, 0), (0, 1), (8, 0), (8, 1)], True)
-LEFT16 = _fragment(_PAIRED, True)
-_SHAPES = {  # depth and kind: A, B, C, and how the two factors are kept in slots
-    "m16n8k16 16": (LEFT16, _fragment([(0, 0), (0, 1), (0, 8), (0, 9)], True, True), SUMS),
-    "m16n8k8 16": (_fragment(_PAIRED[:4], True), _fragment([(0, 0), (0, 1)], True, True), SUMS),
-    "m16n8k8 32": (_fragment([(0, 0), (8, 0), (0, 4), (8, 4)], False), _fragment([(0, 0), (0, 4)], False, True), SUMS),
-    "m16n8k4 32": (_fragment([(0, 0), (8, 0)], False), _fragment([(0, 0)], False, True), SUMS),
-    "m8n8k4 64": (_fragment([(0, 0)], False), _fragment([(0, 0)], False, True), _fragment([(0, 0), (0, 1)], True)),
-}  # fmt: skip
+LEFT16 = _fragment([(0, 0), (0, 1), (8, 0), (8, 1), (0, 8), (0, 9), (8, 8), (8, 9)], True)
+_FACTORS = {  # shape -> A and B, and how many of their elements a slot holds
+    "m16n8k16": (LEFT16, _fragment([(0, 0), (0, 1), (0, 8), (0, 9)], True, True), 2),
+    "m16n8k8": (
+        _fragment([(0, 0), (8, 0), (0, 4), (8, 4)], False),
+        _fragment([(0, 0), (0, 4)], False, True),
+        1,
+    ),
+}
 
 
 def multiplied(name: str, values: Array) -> Array:
     """Return C + A B, summed in f64 and rounded once; of a warp each."""
-    shape, kind = name.split(".")[1], _kind(name)
-    width = {"bf16": 16, "f16": 16, "tf32": 32, "f64": 64}[kind]
-    a, b, c = _SHAPES[f"{shape} {width}"]
-    counts = [f.rows.shape[1] * width // max(width, 32) for f in (a, b)]
-    left = decoded(values[..., : counts[0]], kind)
-    right = decoded(values[..., counts[0] : sum(counts)], kind)
-    sums = decoded(
-        values[..., sum(counts) : sum(counts) + c.rows.shape[1]], "f64" if width == 64 else "f32"
-    )
+    _, shape, _, _, kind, *_ = name.split(".")
+    kind = "f16" if kind == "f32" else kind  # `mma.m16n8k16.row.col.f32.f32` names its sums alone
+    a, b, held = _FACTORS[shape]
+    first = a.rows.shape[1] // held
+    second = first + b.rows.shape[1] // held
+    left, right = decoded(values[..., :first], kind), decoded(values[..., first:second], kind)
+    sums = decoded(values[..., second : second + 4], "f32")
     with np.errstate(all="ignore"):
-        total = np.matmul(a.gathered(left), b.gathered(right)) + c.gathered(sums)
-        result = c.dealt(total)
-        if width == 64:
-            return np.ascontiguousarray(result).view(np.uint64)
-        return result.astype(np.float32).view(np.uint32).astype(np.uint64)
-
-
-def _kind(name: str) -> str:
-    """Return the type of the factors: `mma.m16n8k16.row.col.f32.f32` has f16 ones, sums from f32 to f32."""
-    last = name.split(".")[4:]
-    return {"f32.f32": "f16"}.get(".".join(last), last[0])
+        total = np.matmul(a.gathered(left), b.gathered(right)) + SUMS.gathered(sums)
+        return SUMS.dealt(total).astype(np.float32).view(np.uint32).astype(np.uint64)
 
 
 def decoded(slots: Array, kind: str) -> Array:
     """Return numbers in f64; two of 16 bits from each slot."""
-    if kind == "f64":
-        return np.ascontiguousarray(slots).view(np.float64)
     words = np.ascontiguousarray(slots.astype(np.uint32))
     if kind == "tf32":
         words &= np.uint32(0xFFFFE000)
