@@ -53,13 +53,14 @@ add(
 add("op_clamp", lambda x: (x.clamp(-0.5, 0.5), x.clamp(min=0), x.clamp(max=0.2)), X)
 add("op_clamp_tensor", lambda x, a: torch.clamp(x, a, a + 1), X, rand(8))
 add(
-    "op_clamp_integers",
+    "op_integers",
     lambda i, t: (
         torch.clamp_max(i, t),
         torch.clamp_min(i > 3, t > 3),
         torch.clamp(i.to(torch.int8), t, t + 2),
         torch.clamp(i, 1.5, 4.5),
         torch.clamp(i, max=t.float() + 0.5),
+        torch.square(i > 3),
     ),
     ints(9, 4, 6),
     ints(9, 6),
@@ -130,7 +131,7 @@ add("cumsum", lambda x: (x.cumsum(0), x.cumsum(-1), x.cumsum(1)), X)
 add("cumsum_int", lambda x: (x.cumsum(1), (x > 3).cumsum(0)), ints(9, 4, 6))
 add("cumprod", lambda x: x.cumprod(-1), X)
 add("cummax", lambda x: (*x.cummax(-1), *x.cummin(0)), X)
-add("logcumsumexp", lambda x: x.logcumsumexp(-1), X)
+add("logcumsumexp", lambda x: (x.logcumsumexp(-1), x.logcumsumexp(0)), X)
 add("sort", lambda x: (*x.sort(-1), *x.sort(0, descending=True)), X)
 add("sort_stable", lambda x: torch.sort(x, dim=-1, stable=True), ints(3, 4, 9))
 add("argsort", lambda x: (x.argsort(-1), x.argsort(0, descending=True)), X)

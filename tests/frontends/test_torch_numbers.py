@@ -304,3 +304,15 @@ def test_sums_of_exponentials_are_as_exact_as_those_of_eager(dim: int) -> None:
     for ours, theirs, exact in zip(computed(made, torch.float32), eager, right, strict=True):
         allowed = 1.2 * float((theirs - exact).abs().max())
         assert float((ours - exact).abs().max()) <= allowed
+
+
+def test_sums_of_exponentials_of_what_is_no_number_and_of_numbers_far_apart() -> None:
+    inf, nan = torch.inf, torch.nan
+    rows = [-inf, -inf, 1.0, 2.0, inf, nan], [0.0, -1000.0, 1000.0, 1000.0, -inf, 2.0], [-inf] * 6
+    x = torch.tensor(rows)
+
+    def function(x: Any) -> Any:
+        last = [one.logcumsumexp(-1) for one in (x, x.half(), x[0], x.double().expand(2, 3, 6))]
+        return *last, x.logcumsumexp(0), x[0, 2].logcumsumexp(0), x[:0].logcumsumexp(1)
+
+    check(function, x)

@@ -42,12 +42,14 @@ from meshweave.frontends.torch.routines import (
     CONSTRAIN_OP,
     DECLARE,
     EXTREME_OP,
+    LOG_SUMS_OP,
     SUMMED_OP,
     call_routines,
     compute_elements,
     declare_constraint,
     declare_elementwise,
     declare_host,
+    declare_log_sums,
     declare_sum,
     place_constraints,
     sum_products,
@@ -266,6 +268,10 @@ def _node_importer(importer: FxImporter, regions: dict[str, OutlinedRegion]) -> 
                 values = [self._import_argument(loc, node.args[0])]
                 type_ = self._cc.value_info_to_type(node.meta["val"])
                 name = declare_elementwise(module, CAST, values, type_)
+            elif target == LOG_SUMS_OP:
+                values = [self._import_argument(loc, node.args[0])]
+                type_ = values[0].type
+                name = declare_log_sums(module, node.args[1], values[0])
             elif target == EXTREME_OP:
                 *operands, largest = node.args
                 values = [self._import_argument(loc, operand) for operand in operands]

@@ -1,22 +1,25 @@
 """Bring what torch-mlir does not know through its pipelines, as calls of functions without a body.
 
-Calls of LAPACK become `mw.lapack`, Fourier transforms `mw.fft`, functions of complex numbers loops on their parts,
-constraints of layouts `dist.constrain`, sums of products one product with two loops that reduce, bits taken for another
-dtype and extremes ops of `arith` on elements: an attribute of the function says which.
+Calls of LAPACK become `mw.lapack`, Fourier transforms `mw.fft`, logarithms of running sums `mw.scan`, functions of
+complex numbers loops on their parts, constraints of layouts `dist.constrain`, sums of products one product with two
+loops that reduce, bits taken for another dtype and extremes ops of `arith` on elements: an attribute of the function
+says which.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from meshweave.dialects.dist import LayoutAttr
 from meshweave.frontends.complex.functions import function_of
 from meshweave.frontends.stablehlo.inline import callee_of
-from meshweave.ir.bindings import ir
-from meshweave.ir.build import IteratorType, OpBuilder, dims_map, i64
+from meshweave.ir.bindings import arith, ir
+from meshweave.ir.build import IteratorType, OpBuilder, dims_map, i64, tensor_type
 from meshweave.ir.fft import FFT
 from meshweave.ir.lapack import lapack
 from meshweave.ir.ops import functions_of, ops_named, replace_op
+from meshweave.ir.scans import scan
 from meshweave.layout import Layout
 
 CONSTRAIN_OP = "meshweave.constrain.default"
@@ -29,7 +32,10 @@ CAST = "arith.bitcast"
 _SUMMED = "meshweave.summed_products"
 EXTREME_OP = "meshweave.extreme.default"
 """The op of torch that chooses the larger or the smaller of two elements, NaN before either: see `orders.py`."""
+LOG_SUMS_OP = "meshweave.log_sums.default"
+"""The op of torch that gives log(exp(x[0]) + .. + exp(x[i])) along a dim, in floats of one type: see `running.py`."""
 _ELEMENT_OP = "meshweave.element_op"
+_LOG_SUMS = "meshweave.log_sums"
 _FUNCTION = "meshweave.function_of_complex"
 _TRANSFORM = "meshweave.transform"
 _SAYS = "meshweave.lapack"  # attribute of a function: the routine and its flags
@@ -65,6 +71,11 @@ def declare_elementwise(
     """Declare a function that stands for an op of `arith` on elements of tensors of one shape; return its name."""
     said = {_ELEMENT_OP: ir.StringAttr.get(op)}
     return _declare(module, "elementwise", operands, [result], said)
+
+
+def declare_log_sums(module: ir.Module, dim: int, value: ir.Value) -> str:
+    """Declare a function that stands for logarithms of running sums along a dim; return its name."""
+    return _declare(module, "log_sums", [value], [value.type], {_LOG_SUMS: i64(dim)})
 
 
 def declare_function(
@@ -169,7 +180,9 @@ def compute_elements(module: ir.Module) -> None:
             replace_op(call, [_on_elements(known[_ELEMENT_OP].value, call)])
         elif _FUNCTION in known:
             replace_op(call, _on_parts(known[_FUNCTION].value, call))
-    _erase(module, _ELEMENT_OP, _FUNCTION)
+        elif _LOG_SUMS in known:
+            replace_op(call, _log_sums(known[_LOG_SUMS].value, call))
+    _erase(module, _ELEMENT_OP, _FUNCTION, _LOG_SUMS)
 
 
 def _on_elements(op: str, call: ir.Operation) -> ir.Value:
@@ -182,6 +195,24 @@ def _on_elements(op: str, call: ir.Operation) -> ir.Value:
         return inner.one(op, into.type, *elements)
 
     return b.elementwise(values, b.empty(type_), body)
+
+
+def _log_sums(dim: int, call: ir.Operation) -> list[ir.Value]:
+    """Scan along a dim: log(exp(a) + exp(b)) of what is combined so far and the next element, as torch computes it."""
+    b, (value,) = OpBuilder.before(call), call.operands
+    shape, element = list(value.type.shape), value.type.element_type
+    nothing = b.constant(ir.FloatAttr.get(element, -math.inf))
+    start = b.one("tensor.splat", tensor_type([*shape[:dim], *shape[dim + 1 :]], element), nothing)
+
+    def combine(inner: OpBuilder, pair: list[ir.Value]) -> list[ir.Value]:
+        high, low = inner.binary("maximumf", *pair), inner.binary("minimumf", *pair)
+        same = inner.compare(arith.CmpFPredicate.OEQ, low, high)  # infinite ones too
+        none = inner.constant(ir.FloatAttr.get(element, 0.0))
+        apart = inner.select(same, none, inner.binary("subf", low, high))
+        more = inner.one("math.log1p", element, inner.one("math.exp", element, apart))
+        return [inner.binary("addf", high, more)]
+
+    return scan(b, [value], [start], dim, combine)
 
 
 def _on_parts(name: str, call: ir.Operation) -> list[ir.Value]:

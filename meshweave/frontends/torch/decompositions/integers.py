@@ -16,6 +16,7 @@ def decompositions() -> dict[object, Decomposition]:
         aten.pow.Tensor_Tensor: _pow,
         aten.pow.Scalar: _pow_of_number,
         aten.angle.default: _angle,
+        aten.square.default: lambda x: x.to(torch.int64) if x.dtype == torch.bool else x * x,
         aten.addbmm.default: _addbmm,
     }
 

@@ -52,13 +52,32 @@ def _cumulative(op: OpOverload) -> Callable[..., Tensor]:
     return cumulate
 
 
+torch.library.define("meshweave::log_sums", "(Tensor x, int dim) -> Tensor")
+torch.library.register_fake("meshweave::log_sums", lambda x, dim: x.new_empty(x.shape))
+
+
 def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    """Combine the first 1, 2, ... elements along a dim, in log2(size) rounds, in a wider type as torch does."""
-    step, sums = 1, x.to(_WIDER.get(x.dtype, x.dtype))
-    while x.dim() and step < x.shape[dim]:
+    """Combine the first 1, 2, ... elements along a dim, in a wider type as torch does; complex ones in rounds."""
+    if not x.dim() or not x.numel():
+        return x.clone()
+    sums: Tensor = x.to(_WIDER.get(x.dtype, x.dtype))
+    if not x.is_complex():
+        return _log_sums(sums, dim % x.dim()).to(x.dtype)
+    step = 1
+    while step < x.shape[dim]:
         sums = torch.logaddexp(shifted(sums, dim, step, -math.inf), sums)
         step *= 2
-    return sums.to(x.dtype)
+    return sums
+
+
+def _log_sums(x: Tensor, dim: int) -> Tensor:
+    """Scan along a dim, with the longest of the others last: rows that lie side by side are scanned as vectors."""
+    others = [d for d in range(x.dim()) if d != dim]
+    last = max(others, key=lambda d: x.shape[d], default=dim)
+    order = [*(d for d in range(x.dim()) if d != last), last]
+    sums = torch.ops.meshweave.log_sums(x.permute(order).contiguous(), order.index(dim))
+    back: Tensor = sums.permute([order.index(d) for d in range(x.dim())])
+    return back
 
 
 def shifted(x: Tensor, dim: int, step: int, fill: float) -> Tensor:
