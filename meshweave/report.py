@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -259,12 +259,25 @@ class PlanChoice:
 
 
 @dataclass(frozen=True)
+class ValueMadeAgain:
+    """Describe a value that placement lets be computed again for its late readers, not kept: its bytes on a rank.
+
+    of: the op that makes it, and where that is written.
+    """
+
+    of: str
+    layout: str
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class MemoryChoice:
     """Hold what placement counts of the bytes of a rank, and what a bound on them costs.
 
     limit: the bound; 0: none. nbytes: predicted; of these `resident` ones are of arguments and results.
     free_seconds: what the program would take with no bound. again: seconds of what is computed again.
-    price: the seconds that a further byte saves, at most.
+    price: the seconds that a further byte saves, at most. made_again: what placement has chosen for that.
     """
 
     limit: int
@@ -273,6 +286,7 @@ class MemoryChoice:
     free_seconds: float
     price: float
     again: float = 0.0
+    made_again: tuple[ValueMadeAgain, ...] = ()
 
     def line(self, seconds: float) -> str:
         """Say it in a line. seconds: what the placement takes."""
@@ -309,7 +323,7 @@ class Placement:
             "predicted_seconds": self.seconds,
             "bytes": nbytes,
             "decisions": [vars(d) for d in self.decisions],
-            **({} if self.memory is None else {"memory": vars(self.memory)}),
+            **({} if self.memory is None else {"memory": asdict(self.memory)}),
             "plans": [{"seconds": p.seconds, "differs": list(p.differs)} for p in self.plans],
         }
 
@@ -330,11 +344,14 @@ class Placement:
         title = f"placement on ({self.mesh}): {1e6 * self.seconds:,.1f} us predicted, {proven}"
         plans = [(f"{1e6 * p.seconds:,.1f} us", "; ".join(p.differs)) for p in self.plans]
         memory = [] if self.memory is None else [self.memory.line(self.seconds)]
+        values = () if self.memory is None else self.memory.made_again
+        again = [(v.of, v.layout, f"{v.nbytes:,}", f"{1e6 * v.seconds:,.1f} us") for v in values]
         return memory + [
             _table(title, columns, found)
             for title, columns, found in (
                 (title, "of,lies in,else best in,costs more", rows),
                 ("next best plans", "predicted,differs in", plans),
+                ("made again, not kept", "value of,lies in,bytes of a rank,takes again", again),
             )
             if found
         ]

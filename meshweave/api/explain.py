@@ -128,7 +128,9 @@ def explanation(
     )
     placed = [] if decided.placement is None else decided.placement.tables()
     if decided.placement is not None:
-        placed.append(Text(_pinned(program, names)))
+        limit = decided.placement.memory.limit if decided.placement.memory else 0
+        bound = f", peak_bytes={limit}" if limit else ""  # with it the same values are made again
+        placed.append(Text(_pinned(program, names) + bound))
     out = io.StringIO()
     width = min(110, shutil.get_terminal_size((110, 24)).columns)
     # In a notebook rich would draw the tables there, and leave nothing to return.

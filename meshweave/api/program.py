@@ -400,7 +400,7 @@ def lowered(
             if not is_whole:
                 program = recipe.lowered(module)
             elif is_timed and not strip and is_bounded(module):
-                module, program = best_within(module, recipe.cut_and_lowered, machine)
+                module, program = best_within(module, recipe, machine)
             else:
                 module, program = recipe.cut_and_lowered(module, auto)
             yield module, program

@@ -11,6 +11,12 @@ from meshweave.ir.bindings import ir
 AGAIN = "hint.again"
 """On an op: the number of the copy that it is. On a function: what `hint-apply` enters in the ledger."""
 
+RUNS_AGAIN = "hint.runs_again"
+"""On an op: whether `dist-place` has chosen that it runs again, for `hint-recompute`."""
+
+ROUNDS_AGAIN = "hint.rounds_again"
+"""On a module: predicted seconds of what loops compute again in their rounds."""
+
 
 Key = tuple[str, Hashable, tuple[tuple[str, ir.Attribute], ...], Hashable]
 """Name, types of operands and results, attributes, regions."""

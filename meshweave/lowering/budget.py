@@ -61,7 +61,7 @@ from meshweave.transforms.slicing.ledger import (
 )
 from meshweave.transforms.slicing.rounds import stacks_of
 from meshweave.transforms.slicing.slice import HintSlice, choose, extents_of_places
-from meshweave.transforms.slicing.works import keeps
+from meshweave.transforms.slicing.works import chosen_blocks, keeps
 
 _NUMBERS = re.compile(r"hint\.(?:id|op) = \d+ : i64,? ?")
 _NAMES = re.compile(r"%[\w$.-]+")
@@ -297,10 +297,10 @@ def keeps_budget(module: ir.Module, program: LoweredProgram) -> bool:
     ledger, which = read_ledger(module), whole_region(module)
     (said,) = (one for one in ledger.said if one.region == which)
     nbytes, limit = program.areas[1], int(said.hint.parsed)
-    settled = _settled(nbytes, limit, IN_ONE_PIECE, unchanged=True)
     for (hint, op), outcome in ledger.outcomes.items():
         if hint == said.number and outcome.kind == HONOURED:
-            ledger.outcomes[hint, op] = settled
+            way = outcome.reason  # with what runs again, if anything does
+            ledger.outcomes[hint, op] = _settled(nbytes, limit, way, way == IN_ONE_PIECE)
     write_ledger(module, ledger)
     return nbytes <= limit
 
@@ -405,6 +405,8 @@ def _decide(search: _Search, region: ir.Operation, ledger: Ledger, cache: int) -
     keeping = (
         asked.budget is not None and asked.said is None and (keeps(block) or bool(stacks_of(block)))
     )
+    if asked.budget and asked.said is None and block in chosen_blocks(search.module):
+        return  # hint-recompute follows what placement has chosen
     if keeping and len(region.results) > FEW_RESULTS:
         return  # hint-recompute looks at it
     open_axes = [axis for axis in asked.axes if axis.is_open]

@@ -3,24 +3,33 @@
 before:  a = f(x) .. b = g(a) .. c = h(b, a), in a region with peak_bytes where `a` is kept from g to h
 after:   a = f(x) .. b = g(a) .. a' = f(x) {hint.again = 0}, c = h(b, a')
 
-That is a step of training: what the forward ops leave for the backward ones is kept for long. A front of predicted time
-over bytes is drawn by `meshweave.plan.recompute`; of its points the first one is taken whose bytes, planned by the
-lowering itself in a copy of the program, are within the budget. Where none is, values that loops keep of each round
-are made in the rounds of later loops that read them. hint-budget has left such a region open.
+That is a step of training: what the forward ops leave for the backward ones is kept for long. Where dist-place has
+chosen layouts within the budget, it has chosen what runs again too, and that is done if it keeps the budget. Else a
+front of predicted time over bytes is drawn by `meshweave.plan.recompute`; of its points the first one is taken whose
+bytes, planned by the lowering itself in a copy of the program, are within the budget. Where none is, values that loops
+keep of each round are made in the rounds of later loops that read them. hint-budget has left such a region open.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
+from meshweave.dialects.again import ROUNDS_AGAIN, RUNS_AGAIN
 from meshweave.hints.ledger import Ledger, budget_kept, budget_too_small
 from meshweave.ir.bindings import ir
 from meshweave.ir.ops import body_of
 from meshweave.lowering.budget import IN_ONE_PIECE, BudgetRequest, bytes_taken, open_regions
 from meshweave.plan.placement.prices import MachinePrices
-from meshweave.plan.recompute import Tradeoff, least_seconds, schedule, tradeoffs
+from meshweave.plan.recompute import (
+    Tradeoff,
+    least_seconds,
+    peak,
+    schedule,
+    seconds,
+    tradeoffs,
+)
 from meshweave.transforms.base import Pass, copied, mesh_of_module
 from meshweave.transforms.kernels.select_kernels import SelectKernels
 from meshweave.transforms.slicing.ledger import (
@@ -34,7 +43,14 @@ from meshweave.transforms.slicing.ledger import (
     write_ledger,
 )
 from meshweave.transforms.slicing.rounds import compute_in_rounds, stacks_of
-from meshweave.transforms.slicing.works import BlockWorks, run_again, works_of
+from meshweave.transforms.slicing.works import (
+    BlockWorks,
+    chosen_blocks,
+    chosen_works,
+    forget_chosen,
+    run_again,
+    works_of,
+)
 
 _NOTHING = Tradeoff(frozenset(), 0, 0.0)
 
@@ -63,6 +79,35 @@ class HintRecompute(Pass):
                 if asked.said is None and asked.budget is not None:
                     _decide(_MeasuredFront(module, region, asked, select), ledger)
                     write_ledger(module, ledger)
+            for block in chosen_blocks(module):
+                _follow(block, module, ledger)
+            forget_chosen(module)
+
+
+def _follow(block: ir.Block, module: ir.Module, ledger: Ledger) -> None:
+    """Let run again what placement has chosen in a block, and say so of the budget that it is for."""
+    works = works_of(block, mesh_of_module(module), MachinePrices())
+    point = _chosen(works)
+    run_again(works, schedule(works.joined, point.again))
+    region = block.owner.operation
+    budgets = {
+        said.number
+        for said in ledger.said
+        if said.hint.key == "peak_bytes" and said.region == number(region, REGION)
+    }
+    for (hint, op), outcome in ledger.outcomes.items():
+        if hint in budgets and outcome.reason == IN_ONE_PIECE:
+            ledger.outcomes[hint, op] = replace(outcome, reason=_price(works, point))
+    if budgets:
+        write_ledger(module, ledger)
+
+
+def _chosen(works: BlockWorks) -> Tradeoff:
+    """Return what placement has chosen to run again."""
+    again, row = chosen_works(works), works.joined
+    runs = schedule(row, again)
+    used = frozenset(run.work for run in runs if run.copy)
+    return Tradeoff(used, peak(row, runs), seconds(row, runs))
 
 
 @dataclass
@@ -101,7 +146,7 @@ class _MeasuredFront:
 
 
 def _works(region: ir.Operation, module: ir.Module) -> BlockWorks:
-    return works_of(region.regions[0].blocks[0], mesh_of_module(module), MachinePrices())
+    return works_of(body_of(region), mesh_of_module(module), MachinePrices())
 
 
 def _apply(region: ir.Operation, module: ir.Module, point: Tradeoff) -> None:
@@ -109,6 +154,9 @@ def _apply(region: ir.Operation, module: ir.Module, point: Tradeoff) -> None:
     if point.again:
         works = _works(region, module)
         run_again(works, schedule(works.joined, point.again))
+        for op in works.ops:
+            if RUNS_AGAIN in op.attributes:
+                del op.attributes[RUNS_AGAIN]
     region.attributes[CHOSEN] = ir.StringAttr.get("")
 
 
@@ -117,14 +165,17 @@ def _decide(choice: _MeasuredFront, ledger: Ledger) -> None:
     said, region = choice.asked.budget, choice.region
     assert said is not None
     limit = said.hint.parsed
-    point, nbytes = _found(choice, limit)
+    point = _chosen(choice.works)
+    nbytes = choice.nbytes(point) if point.again else limit + 1
+    if nbytes > limit:
+        point, nbytes = _found(choice, limit)
     what = ""
     if nbytes > limit and choice.stacks:
         rounds, nbytes = _rounds(choice, limit)
         what = _in_rounds(choice, rounds)
         choice = _MeasuredFront(choice.module, region, choice.asked, choice.select)
         point, nbytes = (_NOTHING, nbytes) if nbytes <= limit else _found(choice, limit)
-    what += _price(choice, point)
+    what += _price(choice.works, point)
     met = ops_met(region, ledger)
     if nbytes <= limit:
         outcome = budget_kept(nbytes, limit, what, unchanged=what == IN_ONE_PIECE)
@@ -155,6 +206,9 @@ def _in_rounds(choice: _MeasuredFront, count: int) -> str:
     mesh = mesh_of_module(choice.module)
     total, stacks = compute_in_rounds(body_of(choice.region), count, mesh), choice.stacks
     received = f", {total.received:,} bytes received" if total.received else ""
+    before = choice.module.operation.attributes.get(ROUNDS_AGAIN)
+    spent = total.seconds + (0.0 if before is None else before.value)
+    choice.module.operation.attributes[ROUNDS_AGAIN] = ir.FloatAttr.get(ir.F64Type.get(), spent)
     return (
         f"{count} of {stacks} values that loops keep of each round are made in the round that reads them "
         f"({total.flops:,} floating operations, {total.nbytes:,} bytes read and written{received}; "
@@ -179,11 +233,11 @@ def _found(choice: _MeasuredFront, limit: int) -> tuple[Tradeoff, int]:
     return front[best], known[best]
 
 
-def _price(choice: _MeasuredFront, point: Tradeoff) -> str:
+def _price(works: BlockWorks, point: Tradeoff) -> str:
     """Say what runs again, and what that costs."""
     if not point.again:
         return IN_ONE_PIECE
-    works, row = choice.works, choice.works.joined
+    row = works.joined
     again = sorted(point.again)
     price, whole = works.price(again), works.price(range(len(row.works)))
     ops = sum(len(row.members[n]) for n in again)

@@ -22,6 +22,7 @@ from meshweave.report import (
     RegionRow,
     Report,
     TransferRow,
+    ValueMadeAgain,
 )
 from meshweave.targets import CHIP
 from meshweave.transforms.kernels.select_kernels import kernel_rows
@@ -88,16 +89,19 @@ def _placement(module: ir.Module) -> Placement | None:
         tuple(
             [PlanChoice(p["seconds"].value, tuple([d.value for d in p["differs"]])) for p in plans]
         ),
-        _memory({name: attr.value for name, attr in said.items() if hasattr(attr, "value")}),
+        _memory(said),
     )
 
 
-def _memory(said: dict[str, float]) -> MemoryChoice | None:
-    if "free_seconds" not in said:
+def _memory(noted: dict[str, ir.Attribute]) -> MemoryChoice | None:
+    if "free_seconds" not in noted:
         return None
+    said = {name: attr.value for name, attr in noted.items() if hasattr(attr, "value")}
+    values = [{e.name: e.attr.value for e in ir.DictAttr(v)} for v in noted.get("made_again", ())]
     return MemoryChoice(
         *(int(said["limit"]), int(said["nbytes"]), int(said["resident"])),
         *(said["free_seconds"], said["price"], said.get("again", 0.0)),
+        tuple([ValueMadeAgain(**{**v, "nbytes": int(v["nbytes"])}) for v in values]),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from depth import some, thinned
+from depth import deep, some, thinned
 
 import meshweave as mw
 from meshweave.errors import CompileError
@@ -143,3 +143,26 @@ def test_a_region_of_few_results_is_cut_in_slices_where_that_is_enough() -> None
     np.testing.assert_array_equal(f(x, w), mw.jit(far)(x, w))
     (region,) = f.explain().report.regions
     assert region.slices > 1 and region.intermediate_bytes <= 40_000
+
+
+@pytest.mark.parametrize("mesh", ["one=1", pytest.param("dp=2", marks=deep)])
+def test_layouts_and_what_runs_again_are_chosen_together(mesh: str) -> None:
+    """Of four layers values are made again as placement has chosen; on one rank the bits are those without."""
+    ps, x, y = arguments(64, 16)
+    free = mw.jit(step, mesh=mesh, layouts="auto")
+    wanted, report = flat(free(ps[:4], x, y)), free.explain().report
+    limit = report.peak_bytes - report.arena_bytes // 6
+    f = mw.jit(step, mesh=mesh, layouts="auto", peak_bytes=limit)
+    got, report = flat(f(ps[:4], x, y)), f.explain().report
+    assert report.placement is not None and report.placement.memory is not None
+    assert report.peak_bytes <= limit and report.certificate.proven
+    memory = report.placement.memory
+    if mesh == "one=1" or memory.made_again:
+        assert memory.again == pytest.approx(sum(value.seconds for value in memory.made_again))
+        assert all(value.nbytes and value.seconds for value in memory.made_again)
+        assert said(report)[0] and "made again, not kept" in str(f.explain())
+    for one, other in zip(wanted, got, strict=True):
+        if mesh == "one=1":
+            np.testing.assert_array_equal(other, one)
+        else:
+            np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)

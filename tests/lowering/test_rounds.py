@@ -1,5 +1,6 @@
 """What a loop keeps of each round is computed again in the round that reads it, where a budget asks for that."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,22 @@ def test_a_scan_over_layers_keeps_a_budget(mesh: str | None, layouts: Any) -> No
         CompileError, match=r"the least possible is [\d,]+ bytes, \d+ of \d+ values"
     ):
         mw.jit(within(2048), **options)(ps, x)
+
+
+def test_what_is_made_again_in_rounds_counts_in_a_placement() -> None:
+    """Of 248,836 bytes that the placed step takes without a bound."""
+    f = mw.jit(
+        lambda ps, x: mw.value_and_grad(loss)(ps, x),
+        mesh="dp=2",
+        layouts="auto",
+        peak_bytes=174_767,
+    )
+    f(*layers())
+    report = f.explain().report
+    (reason,) = {row.reason for row in report.ledger if "in the round" in row.reason}
+    found = re.search(r"([\d.e-]+) ms predicted", reason)
+    assert found and report.placement is not None and report.placement.memory is not None
+    assert 1e3 * report.placement.memory.again == pytest.approx(float(found[1]), rel=0.01)
 
 
 LOOPS = """

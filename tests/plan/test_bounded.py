@@ -132,6 +132,6 @@ def test_what_is_not_proven_is_not_branched_on() -> None:
     load = Moments([[CostTerm((v,), np.zeros(n)) for v, n in enumerate(sizes)]])
     search = _BoundedSearch(sizes, terms, load, 1.0, 8)
     root = search.solve({})
-    assert root.bound < root.cost and search.most_branches == 0
+    assert root.bound < root.cost and search.left == 0
     found = within(sizes, terms, load, 1.0, most_entries=8)
     assert found.choices.bound <= within(sizes, terms, load, 1.0).choices.cost <= found.choices.cost

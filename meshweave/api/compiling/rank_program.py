@@ -100,7 +100,7 @@ class RankRecipe:
         Where nothing is said but what bytes it may take, it is first made as if that had not been said: only if it
         takes more, ops are put in the region that a search for slices needs, at which layouts and kernels end.
         """
-        from meshweave.lowering.budget import at_most, check_budgets, keeps_budget
+        from meshweave.lowering.budget import at_most, check_budgets
         from meshweave.transforms.base import copied
         from meshweave.transforms.slicing.apply import is_bounded_alone
 
@@ -109,8 +109,8 @@ class RankRecipe:
             check_budgets(module, program)
             return module, program
         trial = copied(module)
-        alone = self._cut_and_lowered(trial, auto, loose=True)
-        if keeps_budget(trial, alone):
+        alone, is_kept = self.in_one_piece(trial, auto)
+        if is_kept:
             return trial, alone
         try:
             program = self._cut_and_lowered(module, auto, loose=False)
@@ -119,6 +119,15 @@ class RankRecipe:
             raise at_most(error, alone.areas[1]) from None
         # A preferred budget gets what takes least.
         return (module, program) if program.areas[1] <= alone.areas[1] else (trial, alone)
+
+    def in_one_piece(
+        self, module: "ir.Module", auto: "PlacementGoal | None"
+    ) -> "tuple[LoweredProgram, bool]":
+        """Make the program of one rank with no region for its budget; return it, and whether it keeps the budget."""
+        from meshweave.lowering.budget import keeps_budget
+
+        program = self._cut_and_lowered(module, auto, loose=True)
+        return program, keeps_budget(module, program)
 
     def _cut_and_lowered(
         self, module: "ir.Module", auto: "PlacementGoal | None", loose: bool

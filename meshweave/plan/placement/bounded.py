@@ -17,10 +17,14 @@ from typing import Protocol
 import numpy as np
 
 from meshweave.plan.placement.minimise import MOST_ENTRIES, minimise
-from meshweave.plan.placement.terms import Choices, CostTerm, Numbers, Places, cost_of
-
-FORBIDDEN = 1e9
-"""Seconds that stand for never."""
+from meshweave.plan.placement.terms import (
+    FORBIDDEN,
+    Choices,
+    CostTerm,
+    Numbers,
+    Places,
+    cost_of,
+)
 
 MOST_PRICES = 24
 """Prices that are tried at most, of one moment; and rounds in which the least bytes are looked for."""
@@ -28,11 +32,20 @@ MOST_PRICES = 24
 MOST_MOMENTS = 8
 """Moments whose bytes get a price."""
 
-MOST_BRANCHES = 400
-"""Parts that are looked at to close a gap; fewer where one takes long: all tables of them have so many entries ..."""
+MOST_BRANCHES = 2000
+"""Problems that are solved to close a gap, of parts; fewer where one takes long: all tables of them have so many ..."""
 
 BRANCH_ENTRIES = 1 << 24
-"""... at most."""
+"""... entries at most."""
+
+OVERHEAD = 512
+"""Entries that take as long as what is done for a variable itself."""
+
+BRANCH_PRICES = 2, 3
+"""In a part: moments that get a price, or another one, and prices of each that are tried."""
+
+RAISED = (1.02, 1.05, 1.1, 1.2, 1.4, 2.0, 4.0)
+"""How much prices are raised until choices within the limit are best."""
 
 MOST_TRIED = 200
 """Single changes of the best choices that are tried."""
@@ -92,9 +105,10 @@ _Forced = tuple[tuple[int, int, bool], ...]
 
 
 class _BoundedSearch:
-    """Hold the problem, the best choices within the limit so far, and the prices of bytes at moments.
+    """Hold the problem, and the best choices within the limit so far.
 
     least: the fewest bytes found, and the choices that take them. whole: bytes are whole numbers at all moments so far.
+    left: problems of parts that may still be solved.
     """
 
     def __init__(
@@ -110,15 +124,15 @@ class _BoundedSearch:
         self.most_entries, self.alike = most_entries, alike
         self.best: _Point | None = None
         self.least: tuple[float, tuple[int, ...]] = (np.inf, ())
-        self.whole = True
+        self.whole, self.is_branching = True, False
         self.bytes_of: dict[Hashable, Sequence[CostTerm]] = {}
-        self.prices: dict[Hashable, float] = {}
         self.scaled: dict[tuple[int, float], Numbers] = {}
-        entries = sum(t.table.size for t in self.terms)
-        self.most_branches = min(MOST_BRANCHES, BRANCH_ENTRIES // max(1, entries))
+        entries = sum(t.table.size for t in self.terms) + OVERHEAD * len(sizes)
+        self.left = min(MOST_BRANCHES, BRANCH_ENTRIES // entries)
 
     def minimised(self, terms: Sequence[CostTerm]) -> Choices:
         """Return the choices with the least sum of some terms."""
+        self.left -= self.is_branching
         return minimise(self.sizes, terms, self.most_entries, self.alike)
 
     def moment(self, key: Hashable) -> Sequence[CostTerm]:
@@ -144,9 +158,10 @@ class _BoundedSearch:
         found = self.minimised([*self.terms, *self.priced(prices), *forced])
         self.offer(found.picks, forced)
         if found.gap > EXACT:  # branching on a bound that is not exact takes long and closes little
-            self.most_branches = 0
+            self.left = 0
         bound = found.bound - sum(prices.values()) * self.limit
-        return _Point(found.picks, cost_of(found.picks, self.terms), bound)
+        cost = cost_of(found.picks, [*self.terms, *forced])
+        return _Point(found.picks, cost, bound, tuple(prices.items()))
 
     def offer(self, picks: tuple[int, ...], forced: Sequence[CostTerm] = ()) -> None:
         """Keep choices if they are within the limit, and the best so far."""
@@ -166,17 +181,20 @@ class _BoundedSearch:
         It ends with the first that are within the limit; of a limit below 0, with the fewest of all.
         """
         # Less than a byte in all, so that of equal choices those that take less time are found.
-        tie = TIE / max(1e-30, sum(float(t.table.max(initial=0)) for t in self.terms))
-        slow = [CostTerm(t.variables, tie * t.table) for t in self.terms]
+        most = [t.table.max(where=t.table < FORBIDDEN, initial=0) for t in self.terms]
+        tie = TIE / max(1e-30, float(sum(most)))
+        slow = [
+            CostTerm(t.variables, np.where(t.table < FORBIDDEN, tie * t.table, FORBIDDEN))
+            for t in self.terms
+        ]
         key = self.load.most([0] * len(self.sizes))[1]
         root = self._played({key: 1.0}, slow, (), MOST_PRICES)
         order, queue = count(1), list[tuple[float, int, _Point, _Forced]]()
         queue.append((root.bound, 0, root, ()))
-        for _ in range(self.most_branches):
-            if not queue or self._is_known(queue[0][0]):
-                break
+        self.is_branching = True
+        while self.left > 0 and queue and not self._is_known(queue[0][0]):
             _, _, point, forced = heappop(queue)
-            v = self._branch(point, forced, point.weights)
+            v = self._branch(point, forced, self._at_stake(point))
             if v is None:
                 continue
             for is_taken in (True, False):
@@ -185,6 +203,7 @@ class _BoundedSearch:
                 bound = max(point.bound, trial.bound)
                 if bound < self.least[0]:
                     heappush(queue, (bound, next(order), trial, now))
+        self.is_branching = False
         return self.least[0], min([self.least[0], *[entry[0] for entry in queue]])
 
     def _is_known(self, bound: float) -> bool:
@@ -222,26 +241,33 @@ class _BoundedSearch:
             weights[key] = weights.get(key, 0.0) + 1 / (turn + 1)
         return best
 
-    def settle(self, key: Hashable, start: _Point) -> _Point:
+    def settle(
+        self,
+        key: Hashable,
+        start: _Point,
+        forced: Sequence[CostTerm] = (),
+        most: int = MOST_PRICES,
+    ) -> _Point:
         """Find the price of bytes at a moment for which the bound is highest, others as they are; return its point.
 
-        start: what is best without that price; above the limit at this moment.
+        start: what is best at the prices of the others; above the limit at this moment. most: prices that are tried.
         """
         assert self.best is not None
-        others = {k: p for k, p in self.prices.items() if k != key}
+        own, others = dict(start.weights), {k: p for k, p in start.weights if k != key}
 
         def height(point: _Point) -> float:
             return point.cost + sum(p * self.over(k, point.picks) for k, p in others.items())
 
         above, below, found = start, self.best, start
-        for _ in range(MOST_PRICES):
+        for _ in range(most):
             apart = self.over(key, above.picks) - self.over(key, below.picks)
             price = (height(below) - height(above)) / apart if apart > 0 else 0.0
-            if price <= 0 or price == self.prices.get(key):
+            if price <= 0 or price == own.get(key):
                 break
-            trial = self.solve({**others, key: price})
+            own = {**others, key: price}
+            trial = self.solve(own, forced)
             if trial.bound > found.bound:
-                found, self.prices = trial, {**others, key: price}
+                found = trial
             line = height(above) + price * self.over(key, above.picks)
             now = height(trial) + price * self.over(key, trial.picks)
             if now >= line - EXACT * abs(line):
@@ -251,6 +277,35 @@ class _BoundedSearch:
             else:
                 below = trial
         return found
+
+    def settled(
+        self,
+        root: _Point,
+        forced: Sequence[CostTerm] = (),
+        moments: int = MOST_MOMENTS,
+        most: int = MOST_PRICES,
+    ) -> _Point:
+        """Give prices to the bytes of moments, each time to those that are most above the limit; return the best bound.
+
+        most: prices that are tried of a moment.
+        """
+        over = root
+        for _ in range(moments):
+            nbytes, key = self.load.most(over.picks)
+            if nbytes <= self.limit or over.cost >= FORBIDDEN:
+                break
+            before, over = root.bound, self.settle(key, over, forced, most)
+            root = over if over.bound > root.bound else root
+            if root.bound <= before + 1e-6 * abs(before):
+                break
+        return root
+
+    def raise_prices(self, point: _Point) -> None:
+        """Look for better choices within the limit at prices above those of a point, by more and more."""
+        for factor in RAISED:
+            trial = self.solve({key: factor * price for key, price in point.weights})
+            if self.load.most(trial.picks)[0] <= self.limit:
+                break
 
     def improve(self) -> None:
         """Change single choices of the best ones, dearest first, as long as that is within the limit."""
@@ -280,40 +335,53 @@ class _BoundedSearch:
         assert self.best is not None
         order, queue = count(), list[tuple[float, int, _Point, _Forced]]()
         heappush(queue, (root.bound, next(order), root, ()))
-        for _ in range(self.most_branches):
-            if not queue or queue[0][0] >= self.best.cost * (1 - EXACT):
-                break
+        self.is_branching = True
+        while self.left > 0 and queue and queue[0][0] < self.best.cost * (1 - EXACT):
             _, _, point, forced = heappop(queue)
-            v = self._branch(point, forced, self.prices.items())
+            v = self._branch(point, forced, self._at_stake(point))
             if v is None:
-                continue  # these choices alone are left, and have been offered
+                continue
             for is_taken in (True, False):
                 now = (*forced, (v, point.picks[v], is_taken))
-                trial = self.solve(self.prices, self._masks(now))
+                masks = self._masks(now)
+                trial = self.solve(dict(point.weights), masks)
+                if trial.bound < self.best.cost * (1 - EXACT):
+                    trial = self.settled(trial, masks, *BRANCH_PRICES)
                 bound = max(point.bound, trial.bound)
                 if bound < self.best.cost * (1 - EXACT):
                     heappush(queue, (bound, next(order), trial, now))
+        self.is_branching = False
         return min([self.best.cost, *[entry[0] for entry in queue]])
+
+    def _at_stake(self, point: _Point) -> list[tuple[Hashable, float]]:
+        """Return the moments whose bytes have a price, and the one of the most bytes."""
+        whole = sum([price for _, price in point.weights]) or 1.0
+        return [*point.weights, (self.load.most(point.picks)[1], whole)]
 
     def _branch(
         self, point: _Point, forced: _Forced, prices: Iterable[tuple[Hashable, float]]
     ) -> int | None:
-        """Return a variable to branch on: of those whose bytes have a price the one with most at stake."""
+        """Return a variable to branch on: of those whose bytes have a price the one with most at stake.
+
+        None where these bytes are the same whatever is chosen: none of these choices is better, or within the limit.
+        """
         taken = {v for v, _, is_taken in forced if is_taken}
         denied: dict[int, int] = {}
         for v, _, is_taken in forced:
             denied[v] = denied.get(v, 0) + (not is_taken)
         stakes: dict[int, float] = {}
+        rest = dict[int, None]()
         for key, price in prices:
             for term in self.moment(key):
                 for v in term.variables:
                     if v not in taken and self.sizes[v] - denied.get(v, 0) > 1:
                         at = [slice(None) if u == v else point.picks[u] for u in term.variables]
                         row = term.table[tuple(at)]
-                        stakes[v] = stakes.get(v, 0.0) + price * float(row.max() - row.min())
-        for v, size in enumerate(self.sizes):
-            if v not in taken and size - denied.get(v, 0) > 1:
-                stakes.setdefault(v, 0.0)
+                        if stake := price * float(row.max() - row.min()):
+                            stakes[v] = stakes.get(v, 0.0) + stake
+                        elif term.table.max() > term.table.min():
+                            rest[v] = None
+        stakes = stakes or dict.fromkeys(rest, 0.0)
         if not stakes:
             return None
         best = point.picks if self.best is None else self.best.picks
@@ -355,15 +423,8 @@ def within(
             raise OverLimit(least, bound)
     if load.most(root.picks)[0] > limit:
         search.improve()
-        over = root
-        for _ in range(MOST_MOMENTS):
-            nbytes, key = load.most(over.picks)
-            if nbytes <= limit:
-                break
-            before, over = root.bound, search.settle(key, over)
-            root = over if over.bound > root.bound else root
-            if root.bound <= before * (1 + 1e-6):
-                break
+        root = search.settled(root)
+        search.raise_prices(root)
         search.improve()
     assert search.best is not None
     bound = min(root.bound, search.best.cost)
@@ -372,7 +433,8 @@ def within(
     if search.best.cost - bound <= EXACT * abs(search.best.cost):
         bound = search.best.cost
     choices = Choices(search.best.picks, search.best.cost, bound)
-    price, priced = sum(search.prices.values()), tuple(search.priced(search.prices))
+    prices = dict(root.weights)
+    price, priced = sum(prices.values()), tuple(search.priced(prices))
     return Bounded(choices, load.most(choices.picks)[0], price, priced, free)
 
 

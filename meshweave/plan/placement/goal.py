@@ -13,13 +13,14 @@ class PlacementGoal:
     """Say what is minimised: predicted seconds, or the bytes of a rank, `is_bytes`.
 
     limit: on bytes; 0: what the program says. seconds: a limit on those where bytes are minimised.
-    share: of the bytes between arguments and results that count.
+    share: of the bytes between arguments and results that count. again: values may be computed again, not kept.
     """
 
     is_bytes: bool = False
     limit: int = 0
     seconds: float = inf
     share: float = 1.0
+    again: bool = True
 
     @staticmethod
     def parse(objective: str) -> "PlacementGoal":
@@ -41,6 +42,7 @@ class PlacementGoal:
             f"max-seconds={self.seconds}": self.seconds < inf,
             f"peak-bytes={self.limit}": self.limit > 0,
             f"share={self.share}": self.share != 1.0,
+            "again=false": not self.again,
         }
         return [option for option, differs in said.items() if differs]
 

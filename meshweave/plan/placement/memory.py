@@ -5,7 +5,7 @@ are alive at a moment are counted, each in its layout, and what an op reads or m
 Values that are views of others, and those that elementwise ops hand to each other, have no bytes.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -22,12 +22,13 @@ class LiveMoment:
     """Describe an op of a block as it runs: the values that are held, and the blocks that run in it.
 
     held: numbers of values. ops: those of the graph that it stands for. inner: numbers of blocks, of which one runs at
-    a time.
+    a time. before: values that are held right before it.
     """
 
     held: tuple[int, ...]
     ops: tuple[int, ...] = ()
     inner: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,14 @@ class MemoryLoad:
             return known[block]
         best: tuple[float, tuple[int, ...]] = (0.0, ())
         known[block] = best  # while it is looked at
+        again = self._again(picks) if self._is_row(block) else None
         sizes = {v: 0.0 for moment in self.program.blocks[block] for v in moment.held}
         for v in sizes:
             sizes[v] = sum(float(t.table[picks[t.variables[0]]]) for t in self._value(v))
         for number, moment in enumerate(self.program.blocks[block]):
             total = sum([sizes[v] for v in moment.held])
+            if again is not None:
+                total += float(again[number])
             for op in moment.ops:
                 for term in self._copies(op):
                     total += float(term.table[tuple([picks[v] for v in term.variables])])
@@ -89,6 +93,12 @@ class MemoryLoad:
             if total > best[0]:
                 which = moment.inner[inner.index(deepest)] if inner else -1
                 best = total, (number, which, *deepest[1])
+        for number, place in enumerate(self.problem.again.copies if again is not None else ()):
+            at = len(self.program.blocks[block]) + number
+            total = sum([sizes[v] for v in self.program.blocks[block][place].before])
+            total += float(again[at]) if again is not None else 0.0
+            if total > best[0]:
+                best = total, (at, -1)
         known[block] = best
         return best
 
@@ -98,13 +108,46 @@ class MemoryLoad:
         between: list[CostTerm] = []
         block, path = 0, moment
         while path and self.share:
-            now = self.program.blocks[block][path[0]]
+            if self._is_row(block):
+                between += self._made_again(path[0])
+            moments = self.program.blocks[block]
+            if path[0] >= len(moments):
+                place = self.problem.again.copies[path[0] - len(moments)]
+                for v in moments[place].before:
+                    between += self._value(v)
+                break
+            now = moments[path[0]]
             for v in now.held:
                 between += self._value(v)
             for op in now.ops:
                 between += self._copies(op)
             block, path = path[1], path[2:]
         return [*self._resident_terms(), *[self._shared(term) for term in between]]
+
+    def _is_row(self, block: int) -> bool:
+        row = self.problem.again
+        return bool(row.works) and row.block == block
+
+    def _again(self, picks: Sequence[int]) -> Numbers:
+        """Return how many bytes are held more at each moment, and before copies, because of what is made again."""
+        row, states = self.problem.again, picks[self.problem.states :]
+        total: Numbers = np.zeros(row.moments + len(row.copies))
+        for work, shifts, state in zip(row.works, row.shifts, states):
+            if shifts[state].any():
+                nbytes = sum(float(t.table[picks[t.variables[0]]]) for t in self._value(work.value))
+                total += nbytes * shifts[state]
+        return total
+
+    def _made_again(self, moment: int) -> Iterator[CostTerm]:
+        """Return the bytes that are held more or less at a moment, by what becomes of each value."""
+        row = self.problem.again
+        for number, (work, shifts) in enumerate(zip(row.works, row.shifts)):
+            column = shifts[:, moment]
+            for term in self._value(work.value) if column.any() else ():
+                key = "again", id(term.table), column.tobytes()
+                if key not in self._rows:
+                    self._rows[key] = np.multiply.outer(term.table, column)
+                yield CostTerm((*term.variables, self.problem.states + number), self._rows[key])
 
     def _shared(self, term: CostTerm) -> CostTerm:
         if self.share == 1:
@@ -156,7 +199,10 @@ class MemoryLoad:
             v = problem.variable(value) if value >= 0 else -1
             if v >= 0 and runs.ends[t] and problem.layouts[v]:
                 shape = self.program.shapes[value]
-                table = self._different(problem.layouts[v], runs.blocks[t], runs.at[t], shape)
+                times = problem.sizes[len(graph.specs) + op] // len(runs.runs)
+                table = self._different(
+                    problem.layouts[v], runs.blocks[t], runs.at[t], shape, times
+                )
                 found.append(CostTerm((v, len(graph.specs) + op), table))
         return found
 
@@ -166,16 +212,17 @@ class MemoryLoad:
         ends: tuple[Layout, ...],
         at: Numbers | np.ndarray,
         shape: tuple[tuple[int, ...], int],
+        times: int = 1,
     ) -> Numbers:
-        """Return the bytes of each end, where it is another layout than that of the value."""
-        key = (id(layouts), id(ends), id(at), shape)
+        """Return the bytes of each end, where it is another layout than that of the value; all ends several times."""
+        key = (id(layouts), id(ends), id(at), shape, times)
         if key not in self._rows:
             row = np.array([local_bytes(end, self.problem.mesh, shape) for end in ends])
             numbers = {layout.without_partial(): n for n, layout in enumerate(layouts)}
             same = np.array([numbers.get(end.without_partial(), -1) for end in ends])
             plain = np.array([numbers[layout.without_partial()] for layout in layouts])
             table = np.where(plain[:, None] == same[None, :], 0.0, row[None, :])
-            self._rows[key] = np.ascontiguousarray(table[:, at])
+            self._rows[key] = np.ascontiguousarray(np.tile(table[:, at], times))
         return self._rows[key]
 
 

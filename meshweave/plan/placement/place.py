@@ -15,13 +15,20 @@ import numpy as np
 from meshweave.layout.factors import Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Mesh
-from meshweave.plan.placement.bounded import FORBIDDEN
+from meshweave.plan.placement.again import NOTHING_AGAIN, AgainRow
 from meshweave.plan.placement.minimise import minimise
 from meshweave.plan.placement.prices import MachinePrices, OpWork
 from meshweave.plan.placement.rates import planned_for
 from meshweave.plan.placement.repeats import FoldedGraph
 from meshweave.plan.placement.runs import OpRun, RuleRuns, axis_turns
-from meshweave.plan.placement.terms import Choices, CostTerm, Numbers, Places
+from meshweave.plan.placement.terms import (
+    FORBIDDEN,
+    Choices,
+    CostTerm,
+    Numbers,
+    Places,
+    cost_of,
+)
 from meshweave.plan.propagation.arrange import StatedLayout
 from meshweave.plan.propagation.propagate import (
     Decision,
@@ -67,7 +74,9 @@ class Edges:
 class PlacementProblem:
     """Hold the problem of placing a graph: variables with their choices, and what they cost together.
 
-    Values come first, then ops, by number in what repeats leave. `layouts[v]` and `runs[op]` list the choices.
+    Values come first, then ops, by number in what repeats leave, then what may be made again (again.py), which goes
+    with a graph of which all is left. `layouts[v]` and `runs[op]` list the choices; ops that may run again have theirs
+    twice.
     """
 
     graph: Graph
@@ -77,6 +86,7 @@ class PlacementProblem:
     works: Works
     repeats: FoldedGraph
     prices: MachinePrices = field(default_factory=MachinePrices)
+    again: AgainRow = NOTHING_AGAIN
     left: Graph = field(init=False)
     passes: set[int] = field(init=False)
     rules: dict[int, RuleRuns] = field(init=False)
@@ -110,6 +120,30 @@ class PlacementProblem:
         self._domain = [seen[id(domain)] for domain in self.layouts]
         self.sizes = [max(1, len(x)) for x in self.layouts] + [max(1, len(x)) for x in self.runs]
         self.terms = [*self._moves(), *self._work(), *self._interfaces()]
+        if self.again.works:
+            first, begin = len(graph.specs), len(self.sizes)
+            self.sizes = self.again.doubled(self.sizes, first)
+            self.terms = self.again.twice(self.terms, first)
+            self.terms += self.again.links(self.sizes, first, begin)
+
+    @property
+    def states(self) -> int:
+        """Return the first of the variables that say what becomes of a value."""
+        return len(self.sizes) - len(self.again.works)
+
+    def run_again(self, choices: Choices) -> list[int]:
+        """Return the works that run again."""
+        return self.again.again(choices.picks[self.states :])
+
+    def again_seconds(self, choices: Choices) -> dict[int, float]:
+        """Return the seconds of each work that runs again."""
+        first, of = len(self.left.specs), dict[int, float]()
+        for term in self.terms:
+            for v in term.variables:
+                if first <= v < self.states:
+                    of[v] = of.get(v, 0.0) + cost_of(choices.picks, [term]) / 2
+        works = self.again.works
+        return {n: sum([of[first + op] for op in works[n].ops]) for n in self.run_again(choices)}
 
     def variable(self, value: int) -> int:
         """Return the variable of a value."""
@@ -135,9 +169,10 @@ class PlacementProblem:
                 known[id(domain)] = np.array(kinds or [0], np.intp)
         found = [known[id(domain)] for domain in self.layouts]
         one = np.zeros(1, np.intp)
-        return found + [
-            rules[rule] if runs else one for rule, runs in zip(self.left.rule_of, self.runs)
-        ]
+        found += [rules[rule] if runs else one for rule, runs in zip(self.left.rule_of, self.runs)]
+        for v in [len(self.left.specs) + op for op in self.again.twofold]:
+            found[v] = np.concatenate([found[v], found[v] + found[v].max() + 1])
+        return found + [np.arange(len(states)) for states in self.again.states]
 
     def bounded(self, choices: Choices) -> Choices:
         """Return choices with a bound that holds for runs that are not looked at too."""
@@ -202,7 +237,7 @@ class PlacementProblem:
         decisions = []
         for op, stands in enumerate(self.repeats.ops.tolist()):
             if stands not in known:
-                pick = choices.picks[first + stands]
+                pick = choices.picks[first + stands] % max(1, len(self.runs[stands]))
                 known[stands] = self._decision(op, self.runs[stands][pick : pick + 1], layouts)
             decisions.append(known[stands])
         return layouts, decisions

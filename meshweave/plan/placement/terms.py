@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+FORBIDDEN = 1e9
+"""Seconds that stand for never."""
+
 Numbers = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 

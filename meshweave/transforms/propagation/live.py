@@ -1,6 +1,8 @@
 """Read which values of a program are alive at each of its ops, for the bytes that placement counts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from meshweave.ir.bindings import ir
 from meshweave.plan.placement.memory import LiveMoment, LiveProgram
@@ -20,8 +22,29 @@ VIEWS = ("tensor.expand_shape", "tensor.collapse_shape", "tensor.reshape", "tens
 """Ops that make no new elements."""
 
 
-def live_program(module: ir.Module, built: Built, works: Sequence[OpWork]) -> LiveProgram:
-    """Return the moments of a module, from @main on, or from its first function.
+@dataclass(frozen=True)
+class LiveRow:
+    """Hold the block that a program mostly is, by its number too, with its moments; `at` is the one of each op."""
+
+    block: ir.Block
+    number: int
+    at: Mapping[ir.Operation, int]
+    moments: Sequence[LiveMoment]
+
+    @cached_property
+    def held(self) -> Mapping[int, Sequence[int]]:
+        """Return for each value that is held the moments."""
+        found: dict[int, list[int]] = {}
+        for number, moment in enumerate(self.moments):
+            for value in moment.held:
+                found.setdefault(value, []).append(number)
+        return found
+
+
+def live_program(
+    module: ir.Module, built: Built, works: Sequence[OpWork]
+) -> tuple[LiveProgram, LiveRow]:
+    """Return the moments of a module, from @main on, or from its first function, and the block that it mostly is.
 
     works: what each op of the graph computes; what kernels compute inside has no bytes.
     """
@@ -31,7 +54,20 @@ def live_program(module: ir.Module, built: Built, works: Sequence[OpWork]) -> Li
     arguments = entry.operation.regions[0].blocks[0].arguments
     numbers = [built.values.get(a, -1) for a in arguments]
     numbers += built.results[entry.operation.attributes["sym_name"].value]
-    return LiveProgram(tuple(reader.blocks), reader.shapes, tuple([n for n in numbers if n >= 0]))
+    resides = tuple([n for n in numbers if n >= 0])
+    program = LiveProgram(tuple(reader.blocks), reader.shapes, resides)
+    block = _main_block(entry.operation.regions[0].blocks[0])
+    number = reader.numbers[block]
+    return program, LiveRow(block, number, reader.at, reader.blocks[number])
+
+
+def _main_block(block: ir.Block) -> ir.Block:
+    """Return a block, or that of the region in it which holds more ops than are around it."""
+    ops = [view.operation for view in block.operations]
+    for op in ops:
+        if op.name == "hint.region" and len(inner := op.regions[0].blocks[0].operations) > len(ops):
+            return _main_block(inner[0].operation.block)
+    return block
 
 
 class _LiveReader:
@@ -50,6 +86,7 @@ class _LiveReader:
             self.ops.setdefault(site.op, []).append(number)
         self.blocks: list[tuple[LiveMoment, ...]] = []
         self.numbers: dict[ir.Block, int] = {}
+        self.at: dict[ir.Operation, int] = {}
         self.shapes = self._shapes()
 
     def _shapes(self) -> dict[int, tuple[tuple[int, ...], int]]:
@@ -78,7 +115,7 @@ class _LiveReader:
         roots = dict.fromkeys(block.arguments, -1)
         handed, last = self._uses(ops, roots)
         alive: dict[int, None] = {}
-        found = []
+        found: list[LiveMoment] = []
         for at, op in enumerate(ops):
             made = dict.fromkeys(
                 n
@@ -90,8 +127,9 @@ class _LiveReader:
             held = [*(v for v in alive if v not in taken), *(v for v in made if v not in alive)]
             inner = tuple(self._inner(op))
             mine = tuple(self.ops.get(op, ()))
+            self.at[op] = len(found)
             if made or mine or inner:
-                found.append(LiveMoment(tuple(held), mine, inner))
+                found.append(LiveMoment(tuple(held), mine, inner, tuple(alive)))
             alive.update(made)
             for v in [v for v in alive if last.get(v, at) <= at]:
                 del alive[v]

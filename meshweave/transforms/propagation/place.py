@@ -22,9 +22,10 @@ from meshweave.ir.bindings import ir
 from meshweave.ir.locations import location_text
 from meshweave.ir.trips import trips
 from meshweave.layout.mesh import Axis, Mesh
+from meshweave.plan.placement.again import NOTHING_AGAIN, AgainRow
 from meshweave.plan.placement.bounded import Bounded, OverLimit, fewest, within
 from meshweave.plan.placement.goal import TIME, PlacementGoal
-from meshweave.plan.placement.memory import MemoryLoad
+from meshweave.plan.placement.memory import MemoryLoad, local_bytes
 from meshweave.plan.placement.place import Edges, PlacementProblem, Times, Works
 from meshweave.plan.placement.prices import MachinePrices, machine_of
 from meshweave.plan.placement.repeats import FoldedGraph
@@ -42,9 +43,10 @@ from meshweave.transforms.base import (
     remark,
     set_mesh,
 )
+from meshweave.transforms.propagation.again import again_row, mark
 from meshweave.transforms.propagation.graph import Built, build
 from meshweave.transforms.propagation.interface import beyond_blocks, open_interfaces
-from meshweave.transforms.propagation.live import live_program
+from meshweave.transforms.propagation.live import LiveRow, live_program
 from meshweave.transforms.propagation.outline_repeats import OutlineRepeats
 from meshweave.transforms.propagation.propagate import LayoutWriter
 from meshweave.transforms.propagation.values import item_bytes
@@ -71,6 +73,7 @@ class Place(Pass):
     peak_bytes: a bound on the bytes of a rank, of arguments and results too; 0: what `peak_bytes` around all of the
     program says, which then bounds what arguments and results leave for values in between.
     share: of the bytes between arguments and results that the bound is to leave room for.
+    again: under a bound, or for fewest bytes, values may be computed again instead of kept.
     explain: note in `dist.placement` what other layouts of arguments and results would cost, and the next best plans.
     machine: seconds of a multiply-add, a byte copied, a collective, a message, and a byte received.
     """
@@ -82,13 +85,14 @@ class Place(Pass):
     max_seconds: float = 0.0
     peak_bytes: int = 0
     share: float = 1.0
+    again: bool = True
 
     @property
     def goal(self) -> PlacementGoal:
         """Return what is minimised, within which bound."""
         within = f" within {self.max_seconds}" if self.max_seconds else ""
         goal = PlacementGoal.parse(f"{self.objective}{within}")
-        return replace(goal, limit=self.peak_bytes, share=self.share)
+        return replace(goal, limit=self.peak_bytes, share=self.share, again=self.again)
 
     @property
     def prices(self) -> MachinePrices:
@@ -121,6 +125,8 @@ class Place(Pass):
         said |= made.note()
         if self.explain:
             said |= _explained(module, made)
+        if made.live is not None:
+            mark(built, made.live, placing.again, placing.run_again(choices))
         made.leave_rest(module)
         module.operation.attributes[PLACEMENT] = ir.DictAttr.get(said)
 
@@ -258,7 +264,7 @@ class BoundedPlacement:
     """Hold a placement, and what it takes of a bound on bytes.
 
     limit: on the bytes of a rank, None where there is none. resident: bytes of arguments and results.
-    said: the hint around the program that says the limit.
+    said: the hint around the program that says the limit. live: the block that has what may run again.
     """
 
     built: Built
@@ -268,6 +274,7 @@ class BoundedPlacement:
     limit: int | None = None
     resident: int = 0
     said: StatedHint | None = None
+    live: LiveRow | None = None
 
     @property
     def choices(self) -> Choices:
@@ -290,7 +297,28 @@ class BoundedPlacement:
             "price": self.found.price,
             "limit": float(self.limit or 0),
         }
-        return {name: _float(number) for name, number in numbers.items()}
+        said = {name: _float(number) for name, number in numbers.items()}
+        again = self.placing.again_seconds(self.choices)
+        said["again"] = _float(sum(again.values()))
+        said["seconds"] = _float(self.choices.cost - sum(again.values()))
+        values = [self._made_again(number, seconds) for number, seconds in again.items()]
+        return {**said, "made_again": ir.ArrayAttr.get(values)} if values else said
+
+    def _made_again(self, number: int, seconds: float) -> ir.DictAttr:
+        """Return what `dist.placement` says of a value that is made again."""
+        work, sites = self.placing.again.works[number], self.built.sites
+        op = sites[work.ops[-1]].op
+        value = op.results[0]
+        layout = self.placing.layout(work.value, self.choices)
+        shape = tuple(value.type.shape), item_bytes(value.type.element_type)
+        return ir.DictAttr.get(
+            {
+                "of": ir.StringAttr.get(f"{op.name} at {location_text(op.location)}"),
+                "layout": ir.StringAttr.get(str(layout)),
+                "nbytes": _float(local_bytes(layout, self.placing.mesh, shape)),
+                "seconds": _float(seconds),
+            }
+        )
 
     def leave_rest(self, module: ir.Module) -> None:
         """Let the hint around the program bound what arguments and results leave."""
@@ -330,8 +358,14 @@ class _Read:
         edges = Edges(passes, _same(module, built), beyond_blocks(module, built))
         return _Read(built, mesh, _times(module, built), edges, _reach(module, built), prices)
 
-    def problem(self, once: bool = False) -> PlacementProblem:
-        """Return the problem of placing the module. once: what repeats counts once, and is placed in the same way."""
+    def problem(
+        self, works: Works | None = None, again: AgainRow = NOTHING_AGAIN, once: bool = False
+    ) -> PlacementProblem:
+        """Return the problem of placing the module.
+
+        works: what all ops compute, if that is known. again: what may run again. once: what repeats counts once, and is
+        placed in the same way.
+        """
         graph, edges, times = self.built.graph, self.edges, self.times
         variables = [edges.same.get(v, v) for v in range(len(graph.specs))]
         if once and not edges.said:
@@ -343,8 +377,9 @@ class _Read:
             repeats = FoldedGraph.of(graph, variables, values, ops)
         else:
             repeats = FoldedGraph.none(graph, variables)
-        works = Works(op_works(self.built, repeats.first.tolist()), self.reach)
-        return PlacementProblem(graph, self.mesh, times, edges, works, repeats, self.prices)
+        works = works or Works(op_works(self.built, repeats.first.tolist()), self.reach)
+        given = works, repeats, self.prices, again
+        return PlacementProblem(graph, self.mesh, times, edges, *given)
 
 
 def _reach(module: ir.Module, built: Built) -> float:
@@ -376,15 +411,18 @@ def bounded_placement(
             every = read.problem()
             placing, choices = every, every.taken(placing, choices)
         return BoundedPlacement(read.built, placing, Bounded(choices, 0.0), goal)
-    placing = read.problem()
-    load = MemoryLoad(placing, live_program(module, read.built, placing.works.ops), goal.share)
+    works = Works(op_works(read.built), read.reach)
+    live, row = live_program(module, read.built, works.ops)
+    again = again_row(read.built, row) if goal.again and goal.share else NOTHING_AGAIN
+    placing = read.problem(works, again)
+    load = MemoryLoad(placing, live, goal.share)
     found = _within(module, placing, load, goal, limit)
     if not goal.is_bytes:
         found = replace(found, choices=placing.bounded(found.choices))
     elif not all(rule.every for rule in placing.rules.values()):
         found = replace(found, choices=replace(found.choices, bound=0.0))
     resident = int(load.resident(found.choices.picks))
-    return BoundedPlacement(read.built, placing, found, goal, limit or None, resident, said)
+    return BoundedPlacement(read.built, placing, found, goal, limit or None, resident, said, row)
 
 
 def _within(

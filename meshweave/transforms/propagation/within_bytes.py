@@ -1,19 +1,20 @@
-"""Compile a program that is placed within a bound on the bytes of a rank: layouts first, then slices or recomputation.
+"""Compile a program that is placed within a bound on the bytes of a rank: layouts together with what runs again.
 
-Two placements are tried: the fastest one whose arguments and results leave room, and the fastest one that leaves room
-for what is alive between them too. What is left of the bound goes to `hint-budget` and `hint-recompute`, which measure
-by the lowering itself. The one that takes least together, with what runs again, is kept; no placement within the bound
-takes less than the first one alone, so the gap is known. Where neither is within the bound the one of the fewest bytes
-is tried: bytes between are counted by a model, which may be wrong by what buffers are rounded up to.
+Placement chooses both at one optimum, with bytes between arguments and results counted by a model. The lowering says
+what they are: the share of the model's bytes that it takes is what the next placement counts, up to MOST_TURNS times.
+
+Where nothing within the bound is found so, `hint-budget` and `hint-recompute` search for slices and for what runs again
+by themselves. Two placements are tried then: the fastest one whose arguments and results leave room, and the fastest
+one that leaves room for what is alive between them too; and the one of the fewest bytes where neither is within the
+bound. The one that takes least together with what runs again is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
-from meshweave.dialects.again import AGAIN
+from meshweave.dialects.again import AGAIN, ROUNDS_AGAIN
 from meshweave.errors import CompileError, MeshweaveError
 from meshweave.hints.ledger import DEAD, RefusedHintError
 from meshweave.ir.bindings import ir
@@ -21,11 +22,35 @@ from meshweave.plan.placement.goal import PlacementGoal
 from meshweave.plan.placement.prices import MachinePrices
 from meshweave.transforms.base import copied, mesh_of_module, walk
 from meshweave.transforms.propagation.place import PLACEMENT, whole_budget
+from meshweave.transforms.slicing.apply import is_bounded_alone
 from meshweave.transforms.slicing.ledger import read_ledger
 from meshweave.transforms.slicing.works import price_of
 
-GOALS = (PlacementGoal(share=0.0), PlacementGoal(share=1.0), PlacementGoal(is_bytes=True))
+GOALS = (
+    PlacementGoal(share=0.0, again=False),
+    PlacementGoal(again=False),
+    PlacementGoal(is_bytes=True, again=False),
+)
 """What is placed for: no room for bytes between arguments and results, room for all, and the fewest bytes."""
+
+MOST_TURNS = 3
+"""Placements with what runs again, each with bytes as the one before was measured."""
+
+NEAR = 0.02
+"""Share of the bytes between arguments and results that the model may miss."""
+
+LESS = 0.9
+"""Share of the model's bytes that counts next where no placement is within the bound by the model."""
+
+
+class Recipe(Protocol):
+    """Place a module for a goal, and lower the program of one rank."""
+
+    def in_one_piece(self, module: ir.Module, auto: PlacementGoal) -> tuple[Any, bool]:
+        """Change a module, with no slices; return what it is lowered to, and whether that keeps the bound."""
+
+    def cut_and_lowered(self, module: ir.Module, auto: PlacementGoal) -> tuple[ir.Module, Any]:
+        """Search for slices, and for what runs again, within the bound; return the module and what it is lowered to."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +70,46 @@ class _Attempt:
 
 
 def best_within(
-    module: ir.Module,
-    make: Callable[[ir.Module, PlacementGoal], tuple[ir.Module, Any]],
-    machine: MachinePrices | None,
+    module: ir.Module, recipe: Recipe, machine: MachinePrices | None
 ) -> tuple[ir.Module, Any]:
-    """Return what `make` returned for the placement that takes the least predicted time.
+    """Return the program of one rank that takes the least predicted time, and what it is lowered to.
 
-    make: places a module for a goal, which leaves room for a share of the bytes in between, and lowers it: the program
-    of one rank, and what it is lowered to. Raises what it raised first for a placement where none is within the bound.
+    Raises what was raised first for a placement where none is within the bound.
     """
+    return _jointly(module, recipe) or _by_turns(module, recipe, machine)
+
+
+def _jointly(module: ir.Module, recipe: Recipe) -> tuple[ir.Module, Any] | None:
+    """Return the program with the layouts and what runs again of one optimum; None where it is not within the bound."""
+    if not is_bounded_alone(module):
+        return None
+    best: tuple[float, ir.Module, Any] | None = None
+    share = 1.0
+    for _ in range(MOST_TURNS):
+        trial = copied(module)
+        try:
+            made, is_kept = recipe.in_one_piece(trial, PlacementGoal(share=share))
+        except CompileError:
+            if PLACEMENT in trial.operation.attributes or best is not None:
+                break
+            share *= LESS  # the model may count too many
+            continue
+        said = {e.name: e.attr for e in trial.operation.attributes[PLACEMENT]}
+        taken = said["seconds"].value + said["again"].value
+        if is_kept and (best is None or taken < best[0]):
+            best = taken, trial, made
+        between = (said["nbytes"].value - said["resident"].value) / share
+        measured = made.areas[1] / max(1.0, between)
+        if is_kept and (taken <= said["free_seconds"].value or measured >= share * (1 - NEAR)):
+            break
+        share = max(measured, share * (1 + NEAR)) if not is_kept else measured
+    return None if best is None else best[1:]
+
+
+def _by_turns(
+    module: ir.Module, recipe: Recipe, machine: MachinePrices | None
+) -> tuple[ir.Module, Any]:
+    """Return the best of programs for which layouts are chosen first, then slices or what runs again."""
     found: list[_Attempt] = []
     failed: MeshweaveError | None = None
     bound = 0.0
@@ -62,7 +118,7 @@ def best_within(
             break
         trial = copied(module)
         try:
-            placed, made = make(trial, goal)
+            placed, made = recipe.cut_and_lowered(trial, goal)
         except CompileError as error:
             is_placed = PLACEMENT in trial.operation.attributes
             if not is_placed and not goal.share:
@@ -94,6 +150,8 @@ def _looked_at(module: ir.Module, made: Any, machine: MachinePrices | None) -> _
         for op in walk(module.operation)
         if AGAIN in op.attributes
     )
+    if ROUNDS_AGAIN in module.operation.attributes:
+        again += module.operation.attributes[ROUNDS_AGAIN].value
     ledger = read_ledger(module)
     budgets = {one.number for one in ledger.said if one.hint.key == "peak_bytes"}
     settled = [one for (number, _), one in ledger.outcomes.items() if number in budgets]

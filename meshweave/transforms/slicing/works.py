@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, cmp_to_key
 from math import prod
 
-from meshweave.dialects.again import AGAIN
+from meshweave.dialects.again import AGAIN, RUNS_AGAIN
 from meshweave.dialects.dist import axes_of
 from meshweave.ir.bindings import ir
 from meshweave.ir.build import IteratorType, iterator_types
@@ -80,6 +80,44 @@ def works_of(block: ir.Block, mesh: Mesh | None, machine: MachinePrices) -> Bloc
     for op in ops:
         reader.add(op)
     return reader.finished(block, end)
+
+
+def chosen_works(works: BlockWorks) -> frozenset[int]:
+    """Return the works of the joined row that placement has chosen to run again, with moves that bring what they read.
+
+    Moves that layouts have brought in are ops of which placement says nothing.
+    """
+    row = works.joined
+    said = [[_is_chosen(works.ops[m]) for m in members] for members in row.members]
+    found = {number for number, mine in enumerate(said) if mine[-1]}
+    stack = list(found)
+    while stack:
+        for value in row.works[stack.pop()].reads:
+            maker = row.maker.get(value)
+            if maker is None or maker in found or not row.works[maker].repeats:
+                continue
+            if all(one is None for one in said[maker]):
+                found.add(maker)
+                stack.append(maker)
+    return frozenset(found)
+
+
+def _is_chosen(op: ir.Operation) -> bool | None:
+    attr = op.attributes.get(RUNS_AGAIN)
+    return None if attr is None else bool(attr.value)
+
+
+def chosen_blocks(module: ir.Module) -> list[ir.Block]:
+    """Return the blocks in which placement has chosen ops to run again."""
+    ops = [op for op in walk(module.operation) if RUNS_AGAIN in op.attributes]
+    return list(dict.fromkeys([op.block for op in ops if op.attributes[RUNS_AGAIN].value]))
+
+
+def forget_chosen(module: ir.Module) -> None:
+    """Take off all ops what placement has chosen of them."""
+    for op in walk(module.operation):
+        if RUNS_AGAIN in op.attributes:
+            del op.attributes[RUNS_AGAIN]
 
 
 def keeps(block: ir.Block) -> bool:
