@@ -511,9 +511,7 @@ def test_no_run_of_an_op_takes_less_than_its_least(mesh: str) -> None:
         for op, number in enumerate(graph.rule_of):
             if problem.runs[op]:
                 rule, work = graph.rules[number], problem.works.ops[op]
-                every = problem.prices.work(
-                    rule, problem.rules[number], work, problem.mesh, problem.works.reach
-                )
+                every = problem.prices.work(problem.rules[number], work, problem.works.reach)
                 least = problem.prices.least_work(rule, work, problem.mesh)
                 assert 0 <= least <= every.min() * (1 + 1e-9)
         assert problem._least_work() <= choices.cost

@@ -225,8 +225,8 @@ def _reduce(work: Elimination, most: int) -> None:
 
 def _finished(work: Elimination, most: int) -> bool:
     """Eliminate all that is left, if that takes few tables that are not too large."""
-    order, total = elimination_order(work.sizes, work.near, most, whole=True)
-    if total > MOST_IN_ALL * most:
+    order, total = elimination_order(work.sizes, work.near, most, whole=MOST_IN_ALL * most)
+    if total == inf:
         return False
     work.run(order)
     return True
@@ -313,8 +313,9 @@ class _Search:
         """Find the best of some choices of each variable, if that takes no large tables."""
         relaxed = self.relaxed
         sizes = [len(p) for p in places]
-        order, total = elimination_order(sizes, relaxed.near(sizes), self.most, whole=True)
-        if total > MOST_IN_ALL * self.most:
+        near, all_tables = relaxed.near(sizes), MOST_IN_ALL * self.most
+        order, total = elimination_order(sizes, near, self.most, whole=all_tables)
+        if total == inf:
             return False
         work = Elimination(sizes, relaxed.terms(places))
         work.run(order)

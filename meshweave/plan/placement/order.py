@@ -10,13 +10,13 @@ def elimination_order(
     near: Mapping[int, Set[int]],
     most: int,
     neighbours: int | None = None,
-    whole: bool = False,
+    whole: float = inf,
 ) -> tuple[list[int], float]:
     """Return an order of variables, and the entries of all tables together.
 
     near: with which variables each one has a table. most: entries of a table; variables that would need a larger one
-    are left. neighbours: variables that have more of them when their turn comes are left too. whole: give up where one
-    is left, with an infinite number of entries.
+    are left. neighbours: variables that have more of them when their turn comes are left too. whole: give up, with an
+    infinite number of entries, where one is left or all tables together have more than so many.
     Variables come first whose neighbours get the fewest new neighbours [Kjaerulff, Triangulation of graphs, 1990].
     """
     graph = {v: set(others) for v, others in near.items()}
@@ -40,12 +40,14 @@ def elimination_order(
             continue  # it has changed since
         others = graph[v]
         if entries > most:
-            if whole:
+            if whole < inf:
                 return order, inf
             continue
         del ranks[v], graph[v]
         order.append(v)
         total += entries
+        if total > whole:
+            return order, inf
         meet = [(u, w) for u in others for w in others - graph[u] if u < w] if missing else []
         for u in others:
             graph[u] |= others

@@ -160,7 +160,7 @@ class PlacementProblem:
     def alike(self) -> list[Places]:
         """Return for each variable numbers of its choices: the same for those that differ in axes of one kind alone."""
         turns = axis_turns(self.mesh)
-        rules = {number: runs.alike(turns) for number, runs in self.rules.items()}
+        rules = {number: runs.alike for number, runs in self.rules.items()}
         numbers: dict[object, int] = {}
         known: dict[int, Places] = {}
         for domain in self.layouts:
@@ -268,9 +268,7 @@ class PlacementProblem:
                 work = self.works.ops[op]
                 key = ("work", rule, times, work)
                 if key not in self._tables:
-                    row = self.prices.work(
-                        self.left.rules[rule], self.rules[rule], work, self.mesh, self.works.reach
-                    )
+                    row = self.prices.work(self.rules[rule], work, self.works.reach)
                     self._tables[key] = times * row
                 found.append(CostTerm((first + op,), self._tables[key]))
         return found
@@ -348,10 +346,12 @@ class PlacementProblem:
     ) -> Numbers:
         """Return the seconds to read windows of an operand: to add it up, if it is a sum, and to exchange the rest."""
         plain = [layout.without_partial() for layout in layouts]
-        before = [
-            self.prices.moves([a], [b], self.mesh, rule.nbytes[t])[0, 0] if a.partial else 0.0
-            for a, b in zip(layouts, plain)
-        ]
+        sums = [n for n, layout in enumerate(layouts) if layout.partial]
+        before: Numbers = np.zeros(len(layouts))
+        if sums:
+            ends_of_sums = [layouts[n] for n in sums], [plain[n] for n in sums]
+            once, each = self.prices.rates(self.mesh).along(*ends_of_sums)
+            before[sums] = once + each * rule.nbytes[t]
         wanted, held = np.ones((len(layouts), len(ends))), np.ones((len(layouts), len(ends)))
         for dim in range(plain[0].ndim):
             rows, columns = ([x.axes_of(dim) for x in side] for side in (plain, ends))
@@ -359,11 +359,12 @@ class PlacementProblem:
             parts = np.array(
                 [[dim_parts(rule, t, dim, a, b, self._axes) for b in others] for a in some]
             )
-            at = np.ix_([some.index(a) for a in rows], [others.index(b) for b in columns])
+            here, there = ({axes: n for n, axes in enumerate(side)} for side in (some, others))
+            at = np.ix_([here[a] for a in rows], [there[b] for b in columns])
             wanted, held = wanted * parts[at][..., 0], held * parts[at][..., 1]
         whole = rule.nbytes[t] * wanted
         moved = self.prices.window(whole * (1.0 - held), whole * held)
-        found: Numbers = np.array(before)[:, None] + moved
+        found: Numbers = before[:, None] + moved
         return found
 
     def _interfaces(self) -> list[CostTerm]:

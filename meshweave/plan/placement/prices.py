@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from math import ceil, prod
+from math import prod
 from threading import get_ident
 
 import numpy as np
 
 from meshweave.errors import PlanError
-from meshweave.layout.factors import FOUND, PLACED, Rule, pieces
+from meshweave.layout.factors import FOUND, PLACED, Rule
 from meshweave.layout.layout import Layout
 from meshweave.layout.mesh import Link, Mesh
 from meshweave.plan.cost import SHARED_MEMORY, Profile
@@ -71,7 +71,7 @@ class MachinePrices:
     read: tuple[float, ...] = (1.2e-11, 1.3e-11, 4.5e-11)
     written: tuple[float, ...] = (3.4e-11, 4e-11, 6e-11)
 
-    def work(self, rule: Rule, runs: RuleRuns, work: OpWork, mesh: Mesh, reach: float) -> Numbers:
+    def work(self, runs: RuleRuns, work: OpWork, reach: float) -> Numbers:
         """Return the seconds that the busiest rank computes in each run of an op.
 
         reach: bytes that a rank touches in a run of the program, before it reads an argument again.
@@ -84,12 +84,12 @@ class MachinePrices:
         iterations = runs.iterations
         wide = ELEMENTS.get(work.element, 1.0)
         if work.kind == PRODUCT:
-            sides = _sides(rule, runs, mesh)
-            computed = iterations * np.interp(np.log(sides), np.log(SIDES), self.products) * wide
+            each_loop = np.interp(np.log(runs.sides), np.log(SIDES), self.products)
+            computed = iterations * each_loop * wide
         else:
             each = work.adds * self.iteration + work.functions * self.function
             computed = iterations * each * wide
-        local = _local_bytes(rule, runs, work)
+        local = _local_bytes(runs, work)
         touched = sum([row for row, _, _ in local], np.zeros(len(runs.runs)))
         read = np.zeros(len(runs.runs))
         for row, far, made in local:
@@ -130,37 +130,14 @@ class MachinePrices:
         return np.where(missing, moved, 0.0)
 
 
-def _sizes(mesh: Mesh) -> dict[str, int]:
-    return {axis.name: mesh.size(axis.name) for axis in mesh.axes}
-
-
-def _sides(rule: Rule, runs: RuleRuns, mesh: Mesh) -> Numbers:
-    """Return the least side of a product on the busiest rank, for each run: rows, columns, or what is summed."""
-    sizes = _sizes(mesh)
-    named = [{f for dim in dims for f in dim} for dims in rule.tensors if dims is not None]
-    first, second = named[0], named[1] if len(named) > 2 else set()
-    result = named[-1]
-    sums = (first & second) - result
-    groups = [g for g in ((first & result) - second, (second & result) - first, sums) if g]
-    found = []
-    for run in runs.runs:
-        placed = dict(run.placed)
-        extents = [
-            prod([ceil(rule.factors[f].size / pieces(placed.get(f, ()), sizes)) for f in group])
-            for group in groups
-        ]
-        found.append(float(min(extents)) if len(groups) == 3 else 1.0)
-    return np.array(found)
-
-
-def _local_bytes(rule: Rule, runs: RuleRuns, work: OpWork) -> list[tuple[Numbers, bool, bool]]:
+def _local_bytes(runs: RuleRuns, work: OpWork) -> list[tuple[Numbers, bool, bool]]:
     """Return the bytes that the busiest rank has of each tensor in memory, for each run; whether far, and made."""
     found = []
     for t, (ends, at) in enumerate(zip(runs.ends, runs.at)):
-        shape = rule.sizes[t]
+        shape = runs.rule.sizes[t]
         if not ends or not shape or not (work.kept[t] if t < len(work.kept) else True):
             continue
-        item = rule.nbytes[t] / max(1, prod(shape))
+        item = runs.rule.nbytes[t] / max(1, prod(shape))
         local = item * np.ceil(shape / runs.cuts[t]).prod(axis=1)
         found.append((local[at], t < len(work.far) and work.far[t], t >= work.reads))
     return found

@@ -52,12 +52,22 @@ class MoveRates:
         self, sources: Sequence[Layout], targets: Sequence[Layout]
     ) -> tuple[Numbers, Numbers]:
         """Return the seconds of launches, and of each byte, from each of the sources to each of the targets."""
-        at = self._row(sources)[:, None], self._row(targets)
-        once = self.once[at]
+        rows, columns = self._row(sources), self._row(targets)
+        once = self.once.take(rows, 0).take(columns, 1)
         if np.isnan(once).any():
             self._plan(sources, targets, *np.nonzero(np.isnan(once)))
-            once = self.once[at]
-        return once, self.each[at]
+            once = self.once.take(rows, 0).take(columns, 1)
+        return once, self.each.take(rows, 0).take(columns, 1)
+
+    def along(
+        self, sources: Sequence[Layout], targets: Sequence[Layout]
+    ) -> tuple[Numbers, Numbers]:
+        """Return the seconds of launches, and of each byte, from each of the sources to the target at its place."""
+        at = self._row(sources), self._row(targets)
+        if np.isnan(self.once[at]).any():
+            (missing,) = np.nonzero(np.isnan(self.once[at]))
+            self._plan(sources, targets, missing, missing)
+        return self.once[at], self.each[at]
 
     def _plan(
         self, sources: Sequence[Layout], targets: Sequence[Layout], i: Places, j: Places

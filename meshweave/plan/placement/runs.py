@@ -6,9 +6,9 @@ sums on: its operands and its result are then sums over these axes that are stil
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, pairwise, permutations, product
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
 import numpy.typing as npt
@@ -203,6 +203,8 @@ class RuleRuns:
     iterations: npt.NDArray[np.float64]
     joined: npt.NDArray[np.float64]
     every: bool
+    rule: Rule
+    mesh: Mesh
 
     @staticmethod
     @lru_cache(maxsize=1 << 12)
@@ -221,20 +223,46 @@ class RuleRuns:
         iterations = np.array([run.iterations for run in runs], float)
         joined = np.array([run.joined for run in runs], float)
         layouts = tuple(ends), tuple(at), tuple(blocks), tuple(cuts)
-        return RuleRuns(tuple(runs), *layouts, iterations, joined, every)
+        return RuleRuns(tuple(runs), *layouts, iterations, joined, every, rule, mesh)
 
-    def alike(self, turns: Sequence[dict[str, str]]) -> npt.NDArray[np.intp]:
+    @cached_property
+    def sides(self) -> npt.NDArray[np.float64]:
+        """Return the least side of a product on the busiest rank, for each run: rows, columns, or what is summed."""
+        rule, sizes = self.rule, {axis.name: self.mesh.size(axis.name) for axis in self.mesh.axes}
+        named = [{f for dim in dims for f in dim} for dims in rule.tensors if dims is not None]
+        first, second = named[0], named[1] if len(named) > 2 else set()
+        result = named[-1]
+        sums = (first & second) - result
+        groups = [g for g in ((first & result) - second, (second & result) - first, sums) if g]
+        if len(groups) != 3:
+            return np.ones(len(self.runs))
+        found = []
+        for run in self.runs:
+            placed = dict(run.placed)
+            found.append(
+                min(
+                    prod(ceil(rule.factors[f].size / pieces(placed.get(f, ()), sizes)) for f in g)
+                    for g in groups
+                )
+            )
+        return np.array(found, float)
+
+    @cached_property
+    def alike(self) -> npt.NDArray[np.intp]:
         """Return a number for each run: the same for those that differ only in which of the axes they use for what."""
+        turns = axis_turns(self.mesh)
+        turned: dict[Axes, list[Axes]] = {}
+
+        def all_turns(axes: Axes) -> list[Axes]:
+            if axes not in turned:
+                turned[axes] = [tuple([turn[a] for a in axes]) for turn in turns]
+            return turned[axes]
+
         kinds: dict[object, int] = {}
         found = []
         for run in self.runs:
             sums = tuple([x is not None and bool(x.partial) for x in run.operands])
-            ways = [
-                (
-                    tuple([(f, tuple([turn[a] for a in axes])) for f, axes in run.placed]),
-                    tuple([turn[a] for a in run.pending]),
-                )
-                for turn in turns
-            ]
-            found.append(kinds.setdefault((min(ways), sums), len(kinds)))
+            factors = tuple([f for f, _ in run.placed])
+            rows = [*[all_turns(axes) for _, axes in run.placed], all_turns(run.pending)]
+            found.append(kinds.setdefault((factors, min(zip(*rows)), sums), len(kinds)))
         return np.array(found, np.intp)
