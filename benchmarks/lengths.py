@@ -24,7 +24,7 @@ from meshweave.runtime.local.engine import LocalExecutable
 SIZES = (1, 2, 7, 31, 64, 100, 333, 512, 1000)
 FEWER = (1, 7, 100, 1000)
 ROWS = (1, 2, 3, 8, 16, 64, 200, 1000)
-TURNS, SECONDS = 20, 0.5  # at least so many turns, and so many seconds of turns
+TURNS, SECONDS = 20, 0.3  # at least so many turns, and so many seconds of turns
 LAYOUTS = {
     **dict.fromkeys(("q", "k", "v", "up"), "[_, x]"), **dict.fromkeys(("o", "down"), "[x, _]"),
 }  # fmt: skip

@@ -273,3 +273,23 @@ def test_a_result_of_merged_size_in_other_layouts_than_blocks_is_refused(layout:
     f = mw.jit(lambda x: mw.concat([x, x]), mesh="x=2", in_layouts="[_]", out_layouts=layout)
     with pytest.raises(CompileError, match=r"result 0 in layout .* a result lies in plain blocks"):
         f.lower(mw.ShapeDtype((N,), "f32"))
+
+
+def test_what_is_put_side_by_side_is_no_two_rows() -> None:
+    """Of n and n elements the second ones begin at n, not at the bound: they were read from there."""
+    n = mw.Dim("n", max=11)
+
+    def joined(m: Any, x: Any) -> Any:
+        return m.concat([x * 2, x], axis=0) * 2 - 1
+
+    rows = mw.jit(lambda x: joined(mw, x).reshape(2, -1), dims={"x": (n,)})
+    with pytest.raises(CompileError, match=r"n\*2 and 2\*n meet: their elements are in other orders"):
+        rows(np.ones(11, np.float32))
+    meet = mw.jit(lambda x, y: joined(mw, x) + y.reshape(-1), dims={"x": (n,), "y": (None, n)})
+    with pytest.raises(CompileError, match="their elements are in other orders"):
+        meet(np.ones(11, np.float32), np.ones((2, 11), np.float32))
+    pairs = mw.jit(lambda x: joined(mw, x).reshape(-1, 2) * 3, dims={"x": (n,)})
+    for size in (11, 1, 4):
+        x = np.arange(size, dtype=np.float32)
+        right = (np.concatenate([x * 2, x]) * 2 - 1).reshape(-1, 2) * 3
+        np.testing.assert_array_equal(np.asarray(pairs(x)), right)

@@ -102,7 +102,15 @@ class Rows:
         return row is None or any(part.formula.terms for part in row[1:])
 
     def find(self) -> None:
-        """Find them from reshapes and from what meets in ops; what nothing says has its parts in the order of names."""
+        """Find them from reshapes and from what meets in ops; what nothing says has its parts in the order of names.
+
+        So has what `concat` puts side by side: of n and n elements, n pairs and not two rows as long as the bound.
+        """
+        for op in self.ops:
+            dim = op.attributes["dim"].value if op.name == "tensor.concat" else 0
+            if op.name == "tensor.concat" and is_merged(self.family.shape(op.results[0])[dim]):
+                formula = self.family.shape(op.results[0])[dim]
+                self.known[op.results[0], dim] = self.in_order(formula)
         links = [(op, list(self._links(op))) for op in self.ops]
         reshapes = [op for op in self.ops if op.name in _RESHAPES]
         left = [p for _, groups in links for group in groups for p in group] + [
