@@ -1,5 +1,6 @@
 """What from_torch refuses: one line that says what, where, and what would be right."""
 
+import re
 from typing import Any
 
 import pytest
@@ -166,3 +167,16 @@ def test_hints_inside_a_condition_are_not_dropped() -> None:
         return torch.cond(x.sum() > 0, yes, lambda v: v * 3, (x,))
 
     assert "hints inside cond" in refused(CompileError, tm.Fn(either), torch.ones(4, 4))
+
+
+def test_what_has_a_known_shape_is_said() -> None:
+    """Of ops whose shapes depend on data the first alone is named, with what is right in its place."""
+    x = torch.arange(6.0).reshape(2, 3)
+    for function, said in (
+        (lambda x: torch.nonzero(x) * 2, r"nonzero\.default: .* data; torch\.nonzero_static"),
+        (lambda x: x[x > 1] * 2, r"index\.Tensor: .* data; torch\.where\(mask, x, 0\)"),
+        (lambda x: torch.unique(x) + 1, r"_unique2\.default: .* data; torch\.sort"),
+        (lambda x: torch.nn.utils.rnn.pack_padded_sequence(x, [3, 2], True)[0], "packed sequences"),
+    ):
+        text = refused(CompileError, tm.Fn(function), x)
+        assert re.search(said, text) and "aten.mul" not in text and "aten.add" not in text

@@ -225,12 +225,34 @@ def _problems(torch: ModuleType, graph: GraphModule) -> list[Problem]:
                 continue
             if value.dtype not in known:
                 found.append((f"{node.name} has elements of {value.dtype}", place_of(node)))
-            if any(isinstance(size, torch.SymInt) for size in value.shape):
-                found.append((f"{name}: a shape that depends on data", place_of(node)))
+            if _is_open(torch, value) and not any(
+                _is_open(torch, one.meta.get("val")) for one in node.all_input_nodes
+            ):
+                what = f"{name}: a shape that depends on data"
+                instead = next((_INSTEAD[k] for k in _INSTEAD if f".{k}" in str(name)), None)
+                found.append((f"{what}; {instead}" if instead else what, place_of(node)))
+                break
         tags = getattr(node.target, "tags", ())
         if node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags:
             found.append((f"{name}{_DRAWS}", place_of(node)))
     return found
+
+
+_INSTEAD = {
+    "nonzero": "torch.nonzero_static(x, size=n) has one that is stated",
+    "masked_select": "torch.where(mask, x, 0) keeps all places",
+    "index": "torch.where(mask, x, 0) keeps all places of x[mask]",
+    "_unique": "torch.sort(x) has equal elements side by side",
+    "unique": "torch.sort(x) has equal elements side by side",
+}
+"""What has a shape that is known, in the place of these ops of torch."""
+
+
+def _is_open(torch: ModuleType, value: object) -> bool:
+    """Tell whether a value is a tensor of a size, or a list of tensors one of which is, that is not known."""
+    values = value if isinstance(value, tuple | list) else (value,)
+    tensors = [one for one in values if isinstance(one, torch.Tensor)]
+    return any(isinstance(size, torch.SymInt) for one in tensors for size in one.shape)
 
 
 def _inner_hints(root: GraphModule) -> list[Problem]:

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from meshweave.errors import CompileError
+
 
 class WithoutNumbers(TorchFunctionMode):  # type: ignore[misc]
     """Compute these functions so in this block."""
@@ -154,7 +156,15 @@ def _corrcoef(input: Tensor) -> Tensor:
     return found.clip(-1, 1)
 
 
+def _packed(*_: Any, **__: Any) -> Any:
+    raise CompileError(
+        "not supported: packed sequences: give a recurrent layer the padded tensor, "
+        "and leave out what it gives behind the ends of rows"
+    )
+
+
 _COMPUTED: dict[Any, Callable[..., Any]] = {
+    torch._C._VariableFunctions._pack_padded_sequence: _packed,
     functional.ctc_loss: _ctc_loss,
     torch.ctc_loss: _ctc_loss,
     functional.gaussian_nll_loss: _gaussian_nll_loss,
