@@ -283,7 +283,9 @@ def test_what_is_put_side_by_side_is_no_two_rows() -> None:
         return m.concat([x * 2, x], axis=0) * 2 - 1
 
     rows = mw.jit(lambda x: joined(mw, x).reshape(2, -1), dims={"x": (n,)})
-    with pytest.raises(CompileError, match=r"n\*2 and 2\*n meet: their elements are in other orders"):
+    with pytest.raises(
+        CompileError, match=r"n\*2 and 2\*n meet: their elements are in other orders"
+    ):
         rows(np.ones(11, np.float32))
     meet = mw.jit(lambda x, y: joined(mw, x) + y.reshape(-1), dims={"x": (n,), "y": (None, n)})
     with pytest.raises(CompileError, match="their elements are in other orders"):

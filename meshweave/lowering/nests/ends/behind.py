@@ -242,7 +242,14 @@ def gathered(op: ir.Operation) -> Gathered | None:
 
 
 def may_end(kernel: FusedKernel) -> bool:
-    """Tell whether there is code for a kernel whose parallel loops end early, as fast as any."""
+    """Tell whether there is code for a kernel whose parallel loops end early, as fast as any.
+
+    There is none for convolutions.
+    """
+    forms = [f for node in kernel.code if isinstance(node, Load) for f in node.access.indices]
+    windows = any(sum(loop >= 0 for loop, _ in form.terms) > 1 for form in forms)
+    if kernel.contraction and windows:
+        return False
     return kernel.contraction or not any(word.endswith("order") for word in kernel.switches)
 
 
