@@ -4,14 +4,17 @@ driver as a function, and counts that are printed at the end.
 
 import gc
 import os
+import random
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import shared
 from _pytest.runner import runtestprotocol
@@ -74,6 +77,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if place != row % sampled.args[0]:
                 item.add_marker(deep)
             seen[name] += 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let a test draw the same numbers whichever tests its process has run before."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 TIMES = pytest.StashKey[int]()

@@ -15,7 +15,7 @@ GENERATOR = np.random.default_rng(0)
 
 def run(mesh: str, text: str, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
     """The results of `text` on `mesh` ("x=2")."""
-    with meshweave.compile(on(mesh, text), timeout=30) as program:
+    with meshweave.compile(on(mesh, text), timeout=120) as program:
         return program(*inputs)
 
 

@@ -40,7 +40,7 @@ def built(text: str, pipeline: str = HINTED) -> tuple[Bundle, Any, str]:
 def run(text: str, inputs: Sequence[Any], pipeline: str = HINTED) -> list[np.ndarray]:
     """The results of a program."""
     bundle, _, _ = built(text, pipeline)
-    with Program(bundle, LocalEngine(timeout=30)) as program:
+    with Program(bundle, LocalEngine(timeout=120)) as program:
         return [np.asarray(r) for r in program(*inputs)]
 
 

@@ -208,7 +208,7 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=100,
+            timeout=500,
         )
         assert done.returncode == 0, f"{command}: exit status {done.returncode}: {done.stdout}"
         return done.stdout

@@ -221,7 +221,7 @@ def test_the_public_names_are_there():
 
 def fresh(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

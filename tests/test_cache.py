@@ -355,7 +355,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
 
 
 def finished(process: "subprocess.Popen[str]") -> str:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=500)
     assert process.returncode == 0, err
     return out.strip()
 

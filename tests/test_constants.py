@@ -336,7 +336,7 @@ def test_processes_of_the_users_take_their_part_of_weights(tmp_path: Path) -> No
     command = [mpiexec(), "-n", "2", sys.executable, "-c", INSIDE]
     done = subprocess.run(
         [*command, tmp_path / "p.mwb", tmp_path / "x.npy", tmp_path],
-        capture_output=True, text=True, timeout=120, env=os.environ,
+        capture_output=True, text=True, timeout=500, env=os.environ,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     parts = [np.load(tmp_path / f"part{rank}.npy") for rank in range(2)]

@@ -58,7 +58,7 @@ MESHES = [
 
 def check(p: Program, engine: str) -> None:
     """Run `p` and compare every result, element by element."""
-    with meshweave.compile(p.text(), engine=engine, timeout=30) as program:
+    with meshweave.compile(p.text(), engine=engine, timeout=120) as program:
         results = program(*[v.value for v, _ in p.inputs])
     for i, (result, (value, layout)) in enumerate(zip(results, p.results)):
         np.testing.assert_array_equal(result, value.value, f"result {i}, {layout}\n{p.text()}")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def fresh(code: str) -> Any:
     """What a new interpreter prints, as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -15,7 +15,7 @@ def test_a_notebook_runs(path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent.parent))
     notebook = nbformat.read(path, as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells)  # they are kept without results
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    nbclient.NotebookClient(notebook, timeout=500, kernel_name="python3").execute()
     shown = {
         cell.source.splitlines()[-1]: [o.get("data", {}) for o in cell.outputs]
         for cell in notebook.cells

@@ -39,7 +39,7 @@ def peaks(code: str, **environment: str) -> list[float]:
     """Run code in a process of its own; return the bytes per byte that it prints."""
     env = {**os.environ, "MESHWEAVE_CACHE": "off", **environment}
     command = [sys.executable, "-c", MEASURE + code]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=500)
     assert done.returncode == 0, done.stderr
     return [float(word) for word in done.stdout.split()]
 

@@ -24,7 +24,7 @@ def test_arrays_on_several_devices() -> None:
     """The number of devices is said before JAX starts: a process of its own."""
     environment = dict(os.environ, XLA_FLAGS="--xla_force_host_platform_device_count=4")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ON_DEVICES)]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr[-2000:]
 
 

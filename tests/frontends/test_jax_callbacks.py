@@ -387,7 +387,7 @@ def test_a_bundle_in_another_process_says_that_it_lacks_the_function(tmp_path: P
     )
     told = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "program.mwb")],
-        capture_output=True, text=True, timeout=120, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=500, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert "a function of the process that compiled it" in told.stdout, told
     assert not told.stderr

@@ -588,7 +588,7 @@ print("rank", mw.rank(), "agrees")
 def test_each_process_is_a_rank_under_a_launcher() -> None:
     command = [mpiexec(), "-n", "2", sys.executable, "-c", RANK]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PMI")}
-    ran = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=200)
+    ran = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=500)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert sorted(line for line in ran.stdout.splitlines() if line) == [
         "rank 0 agrees",

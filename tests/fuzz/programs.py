@@ -30,7 +30,7 @@ def texts(draw: st.DrawFn) -> tuple[str, Program]:
 def check_text(case: tuple[str, Program]) -> None:
     """Compile and run; compare every result."""
     engine, p = case
-    with mw.compile(p.text(), engine=engine, timeout=30) as program:
+    with mw.compile(p.text(), engine=engine, timeout=120) as program:
         results = program(*[value.value for value, _ in p.inputs])
     _compare(results, [value.value for value, _ in p.results])
 

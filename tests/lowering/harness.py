@@ -27,7 +27,7 @@ def compile_text(text: str, engine: str = "local") -> Bundle:
 
 def run_ranks(bundle: Bundle, inputs: Sequence[Sequence[Any]]) -> list[list[np.ndarray]]:
     """Results of every rank for inputs[rank][argument]."""
-    executable = LocalEngine(timeout=20).load(bundle)
+    executable = LocalEngine(timeout=60).load(bundle)
     try:
         return executable.run([[np.array(a, order="C") for a in rank] for rank in inputs])
     finally:

@@ -19,7 +19,7 @@ CUTS = (0, 1, 17)  # elements that the result lacks at its end
 
 @pytest.fixture(scope="module", params=[True, False])
 def running(request):
-    started = engine("mpi", timeout=20.0, window=request.param)
+    started = engine("mpi", timeout=60.0, window=request.param)
     yield started
     started.close()
 

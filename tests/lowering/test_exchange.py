@@ -49,9 +49,9 @@ SHAPES = {
 def running(request):
     """The engines; `library` is mpi without a shared window, so that messages are packed and sent."""
     if request.param == "local":
-        started = engine("local", timeout=20.0)
+        started = engine("local", timeout=60.0)
     else:
-        started = engine("mpi", timeout=20.0, window=request.param == "mpi")
+        started = engine("mpi", timeout=60.0, window=request.param == "mpi")
     yield started
     started.close()
 
@@ -133,7 +133,7 @@ def test_report_and_status_rows(running):
 
 
 def test_what_exceeds_one_mpi_call_goes_in_pieces():
-    started = engine("mpi", timeout=20.0, window=False)
+    started = engine("mpi", timeout=60.0, window=False)
     mesh = Mesh.parse("x=3")
     cases = [
         Exchange((40, 36), "[x, _]", "[_, x]"),

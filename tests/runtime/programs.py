@@ -16,7 +16,7 @@ PortLike = Port | tuple[str, tuple[int, ...]]
 ENGINES = ("local", "mpi", "library")  # of them, two are engine mpi
 
 
-def started(name: str, timeout: float = 20.0):
+def started(name: str, timeout: float = 60.0):
     """An engine of ENGINES: "library" is engine mpi whose collectives are MPI's own."""
     return MpiEngine(timeout, window=False) if name == "library" else engine(name, timeout=timeout)
 

@@ -44,7 +44,7 @@ right()
 @pytest.mark.parametrize("engine", some(["local", "mpi"], 2))
 def test_a_forked_process_runs_what_its_parent_compiled(engine: str) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, engine]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -87,7 +87,7 @@ ended.set()
 @pytest.mark.parametrize("mesh", some(["x=2", "x=1"], 2))
 def test_a_fork_while_other_threads_call(mesh: str) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WHILE_OTHERS_CALL, mesh]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -119,7 +119,7 @@ executable._leaving[0]._busy = False
 
 def test_a_copy_does_not_wait_for_ranks_that_it_has_not() -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WHILE_RANKS_LEAVE]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert (ended.stdout, ended.stderr) == ("0\n", "")
 
 
@@ -144,6 +144,6 @@ threading.Thread(target=right, args=(1 << 40,), daemon=True).start()
 
 def test_calls_at_exit_are_right_and_those_in_other_threads_say_nothing() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=500
     )
     assert (ended.returncode, ended.stderr) == (0, "")

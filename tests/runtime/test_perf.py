@@ -50,7 +50,7 @@ def test_gdb_takes_the_names_from_the_file_beside_the_map(tmp_path: Path) -> Non
     commands = [f"add-symbol-file {tmp_path / 'perf.elf'}", *asked]
     batch = [word for command in commands for word in ("-ex", command)]
     done = subprocess.run(
-        ["gdb", "-nx", "-batch", *batch], capture_output=True, text=True, timeout=60
+        ["gdb", "-nx", "-batch", *batch], capture_output=True, text=True, timeout=500
     )
     said = done.stdout.splitlines()[1:]
     for (name, (_, size)), line in zip(functions(path).items(), said, strict=True):

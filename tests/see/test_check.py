@@ -115,7 +115,7 @@ def run_tests(folder: Path, rows: int, *options: str) -> tuple[int, str]:
     (folder / "test_it.py").write_text(TESTS.format(rows=rows))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "meshweave.see.plugin", "--mw-budget"]
     done = subprocess.run(
-        [*command, "b.toml", *options], cwd=folder, capture_output=True, text=True, timeout=60
+        [*command, "b.toml", *options], cwd=folder, capture_output=True, text=True, timeout=500
     )
     return done.returncode, done.stdout + done.stderr
 

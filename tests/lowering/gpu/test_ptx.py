@@ -325,7 +325,7 @@ for round in range(20):
 def test_several_processes_write_and_read_at_a_time(disk):
     environment = {**os.environ, "MESHWEAVE_CACHE": str(disk.parent)}
     writers = [subprocess.Popen([sys.executable, "-c", WRITER], env=environment) for _ in range(2)]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    assert [writer.wait(timeout=500) for writer in writers] == [0, 0]
     assert len(list(disk.iterdir())) == 10
 
 

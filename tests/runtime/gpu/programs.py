@@ -285,4 +285,4 @@ def _infos(ops):
 
 def engine(**options) -> EmulateEngine:
     """Engine emulate with kernels in NumPy."""
-    return EmulateEngine(**{"timeout": 10.0, "kernels": NumpyKernels(), **options})
+    return EmulateEngine(**{"timeout": 60.0, "kernels": NumpyKernels(), **options})
