@@ -247,6 +247,21 @@ def test_integers_where_floats_are_more_common() -> None:
     check(function, i, e, torch.randint(-9, 9, (1, 2, 6, 6)))
 
 
+def test_bools_that_share_a_place() -> None:
+    def function(x: Any, places: Any, y: Any) -> Any:
+        kinds = ("sum", "prod", "amax", "amin")
+        reduced = [
+            x.scatter_reduce(0, places, y, kind, include_self=among)
+            for kind in kinds
+            for among in (True, False)
+        ]
+        put = torch.index_put(x, (places,), y, accumulate=True), x.put(places, y, accumulate=True)
+        return *reduced, *put, x.scatter_add(0, places, y), x.index_add(0, places, y)
+
+    x, y = (torch.rand(n) > 0.4 for n in (9, 14))
+    check(function, x, torch.randint(0, 5, (14,)), y)
+
+
 @pytest.mark.parametrize("mesh", [None, "x=2"])
 def test_the_most_frequent_element(mesh: str | None) -> None:
     """The smallest of several, and its last place; a NaN is equal to nothing."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 Decomposition = Callable[..., Any]
 
@@ -66,6 +67,21 @@ def scattered_means(
         x, count = (torch.scatter(v, dim, index, 0) for v in (x, count))
     total = torch.scatter_add(x, dim, index, source)
     return total // torch.scatter_add(count, dim, index, torch.ones_like(source)).clamp(min=1)
+
+
+def scattered_bools(op: OpOverload) -> Decomposition:
+    """Put bools together at their places as integers: of one bit 1 + 1 is 0, and 1 is less than 0."""
+
+    def computed(
+        x: Tensor, dim: int, index: Tensor, source: Tensor, *more: Any, **options: Any
+    ) -> Tensor:
+        if x.dtype != torch.bool:
+            return NotImplemented
+        whole, parts = x.to(torch.int32), source.to(torch.int32)
+        found: Tensor = op(whole, dim, index, parts, *more, **options)
+        return found != 0
+
+    return computed
 
 
 def _angle(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from meshweave.frontends.torch.decompositions.halves import HALVES, rounded_once, wide, wide_product
-from meshweave.frontends.torch.decompositions.integers import scattered_means
+from meshweave.frontends.torch.decompositions.integers import scattered_bools, scattered_means
 from meshweave.frontends.torch.decompositions.ways import first_of
 
 Combine = Callable[[Tensor, Tensor], Tensor]
@@ -49,7 +49,9 @@ def decompositions() -> dict[OpOverload, Callable[..., object]]:
         aten.scatter.src: _from_the_front(aten.scatter.src),
         aten.scatter.value: _from_the_front(aten.scatter.value),
         **{
-            op: first_of(scattered_means, rounded_once(op), _from_the_front(op))
+            op: first_of(
+                scattered_bools(op), scattered_means, rounded_once(op), _from_the_front(op)
+            )
             for op in _sums_at_places()
         },
         aten.index_add.default: _index_add,
@@ -447,7 +449,13 @@ def _scatter_by_name(
 def _index_put(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """Write `x[mask] = values`: each place that the mask has takes the value of its number among them."""
+    """Write `x[mask] = values`: each place that the mask has takes the value of its number among them.
+
+    Bools are added up as integers.
+    """
+    if accumulate and x.dtype == torch.bool:
+        whole, added = x.to(torch.int32), values.to(torch.int32)
+        return torch.index_put(whole, indices, added, accumulate) != 0
     masks = [i for i in indices if i is not None and i.dtype == torch.bool]
     if len(masks) != 1 or len(indices) != 1:
         return NotImplemented
