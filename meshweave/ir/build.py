@@ -434,9 +434,8 @@ def reassociation(op: ir.Operation) -> list[list[int]]:
 
 def iterator_types(op: ir.Operation) -> tuple[IteratorType, ...]:
     """Return the kinds of the loops of a `linalg.generic`."""
-    return _iterator_types(
-        str(op.attributes["iterator_types"])
-    )  # one text is read faster than an attribute a loop
+    # one text is read faster than an attribute a loop
+    return _iterator_types(str(op.attributes["iterator_types"]))
 
 
 @lru_cache(maxsize=1 << 8)

@@ -82,7 +82,7 @@ def test_a_generic_has_the_iterators_it_was_given(f: Function) -> None:
     op = f.b.generic(
         [f.tensor], [start], maps, kinds, lambda b, xs: [b.binary("addf", xs[1], xs[0])]
     )
-    assert iterator_types(op) == kinds
+    assert iterator_types(op) == tuple(kinds)
     assert "arith.addf" in f.text
 
 
