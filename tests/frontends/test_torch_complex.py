@@ -48,6 +48,17 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sums": (lambda z: (z.sum(), z.mean(1), z.cumsum(0), z.std(), torch.linalg.norm(z)), (Z,)),
     "choices": (lambda z: (torch.where(z.real > 0, z, 1j), z == z.conj(), z.isfinite()), (Z,)),
     "written": (lambda z: z.clone().index_fill_(0, torch.tensor([1]), 2j).masked_fill_(z == 0, 1j), (Z,)),
+    "filled": (
+        lambda z: (
+            torch.full_like(z, 2.0, dtype=torch.float64),
+            torch.ones_like(z, dtype=torch.bool),
+            torch.zeros_like(z, dtype=torch.float32) + z.real,
+            torch.ones_like(z) * z,
+            z.new_full((2,), 3, dtype=torch.int64),
+            z.new_ones(6) * z,
+        ),
+        (Z,),
+    ),
     "made": (
         lambda x: (
             torch.view_as_complex(x.view(4, 3, 2)),

@@ -63,11 +63,17 @@ _NUMBERS = frozenset(("value", "fill_value", "other", "self", "s"))
 
 
 def by_parts(op: OpOverload) -> Callable[..., Any]:
-    """Return what applies an op that moves or adds elements to each part."""
+    """Return what applies an op that moves or adds elements to each part.
+
+    To the first alone, where a real dtype is asked for.
+    """
     names = [argument.name for argument in op._schema.arguments]
 
     def computed(*args: Any, **options: Any) -> Any:
-        made = []
+        made, kind = [], options.get("dtype")
+        if kind is not None and not kind.is_complex:
+            given = [_side(name, value, 0) for name, value in zip(names, args)]
+            return op(*given, **options)
         for number in (0, 1):
             given = [_side(name, value, number) for name, value in zip(names, args)]
             said = {name: _side(name, value, number) for name, value in options.items()}

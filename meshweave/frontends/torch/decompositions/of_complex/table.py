@@ -12,7 +12,12 @@ from torch._export.utils import _collect_all_valid_cia_ops
 from torch._ops import OpOverload
 
 from meshweave.frontends.torch.decompositions.of_complex import functions, tensors
-from meshweave.frontends.torch.decompositions.of_complex.parts import any_complex, by_parts, pair
+from meshweave.frontends.torch.decompositions.of_complex.parts import (
+    any_complex,
+    by_parts,
+    pair,
+    parts,
+)
 
 Decomposition = Callable[..., Any]
 _BY_PARTS = """
@@ -92,7 +97,10 @@ def _composed(op: OpOverload) -> Decomposition:
 def _as_real(op: OpOverload) -> Decomposition:
     def computed(*args: Any, dtype: torch.dtype | None = None, **options: Any) -> Any:
         kind = dtype if dtype is not None else args[0].dtype
-        made = op(*args, dtype=kind.to_real(), **options)
-        return pair(made, torch.zeros_like(made)) if kind.is_complex else op(*args, dtype=kind)
+        real = [parts(one)[0] if isinstance(one, torch.Tensor) else one for one in args]
+        if not kind.is_complex:
+            return op(*real, dtype=kind, **options)
+        made = op(*real, dtype=kind.to_real(), **options)
+        return pair(made, torch.zeros_like(made))
 
     return computed
