@@ -262,6 +262,14 @@ def test_bools_that_share_a_place() -> None:
     check(function, x, torch.randint(0, 5, (14,)), y)
 
 
+def test_gathered_by_one_index_or_of_one_element() -> None:
+    def function(x: Any, places: Any) -> Any:
+        of_one = x[0].gather(0, places * 0), x[0].gather(0, places[0] * 0)
+        return x.gather(0, places[1]), x.gather(-1, places[0]), *of_one
+
+    check(function, torch.randn(5), torch.tensor([2, 4]))
+
+
 @pytest.mark.parametrize("mesh", [None, "x=2"])
 def test_the_most_frequent_element(mesh: str | None) -> None:
     """The smallest of several, and its last place; a NaN is equal to nothing."""

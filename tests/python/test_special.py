@@ -79,6 +79,9 @@ def test_functions_with_an_order():
     wanted = scipy.polygamma(2, x), scipy.gamma(x + 1), scipy.multigammaln(x + 2, 3)
     for got, right in zip(mw.jit(several)(x), wanted, strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-13, atol=1e-14)
+    poles = np.array([0.0, -1.0, -4.0])
+    of_poles = mw.jit(lambda x: [mw.special.polygamma(n, x) for n in (1, 2, 3)])(poles)
+    np.testing.assert_array_equal(of_poles, [scipy.polygamma(n, poles) for n in (1, 2, 3)])
     for call in (lambda: mw.special.polygamma(-1, x), lambda: mw.special.multigammaln(x, 0)):
         with pytest.raises(MeshweaveError, match="is right"):
             call()

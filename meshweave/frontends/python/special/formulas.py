@@ -190,8 +190,7 @@ def polygamma(m: Namespace, n: int, x: Array) -> Array:
     sign = (-1.0) ** (n + 1)
     found = zeta(m, y * 0 + (n + 1.0), y) * (sign * math.factorial(n))
     other = found * (-1.0) ** n - turned
-    pole = math.inf if n % 2 else math.nan
-    return m.where(mirrored, m.where(x == m.floor(x), pole, other), found)
+    return m.where(mirrored, m.where(x == m.floor(x), sign * math.inf, other), found)
 
 
 def zeta(m: Namespace, x: Array, q: Array) -> Array:

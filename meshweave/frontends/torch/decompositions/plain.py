@@ -374,8 +374,12 @@ def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """Gather nothing, of an index that may have any number of dims then."""
-    return NotImplemented if index.numel() else x.new_empty(index.shape)
+    """Gather nothing, of an index that may have any number of dims then, or one element."""
+    if not index.numel():
+        return x.new_empty(index.shape)
+    if x.dim():
+        return NotImplemented if index.dim() else x.gather(dim, index.reshape(1)).reshape(())
+    return x.expand(index.shape)
 
 
 def _embedding_dense_backward(
