@@ -42,10 +42,10 @@ def context(unregistered: bool = False) -> ir.Context:
     return ctx
 
 
-_LEAST = 1 << 16  # bytes that a program counts for, however short its text
-_MOST = (
-    32 * _LEAST
-)  # of programs in a context: it keeps all types and attributes that were ever made in it
+_LEAST = 1 << 16
+"""Bytes that a program counts for, however short its text."""
+_MOST = 32 * _LEAST
+"""Bytes of programs in a context: it keeps all types and attributes that were ever made in it."""
 _IDLE: deque[tuple[ir.Context, int]] = deque(maxlen=2)
 
 

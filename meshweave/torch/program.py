@@ -344,9 +344,7 @@ class TorchLengths(TorchProgram):
 
     def _called(self, values: Sequence[Any]) -> tuple[Sequence[Array], Sizes]:
         """Return the results of a call, and the sizes that it chose; a second one of its kind checks nothing."""
-        key = fast_key(
-            [v for v, n in zip(values, self._exported.names) if n not in self.parameters]
-        )
+        key = fast_key([values[k] for k in self._given])
         known = self._fast.get(key)
         if known is not None:
             call, sizes = known
@@ -366,6 +364,8 @@ class TorchLengths(TorchProgram):
     def _lay_out(self, values: Mapping[str, object]) -> None:
         super()._lay_out(values)
         self._fast = {}  # calls do not look at parameters again
+        names = enumerate(self._exported.names)
+        self._given = [number for number, name in names if name not in self.parameters]
 
     def explain(self) -> Explanation:
         """Return tables about the program, as `TorchProgram.explain` does."""

@@ -65,9 +65,8 @@ class BlockRun:
     def __post_init__(self) -> None:
         self.why = self.fibers.why[: self.count]
         self.slots = self.fibers.slots[: self.count]
-        self.resting = np.zeros(
-            self.count, np.int64
-        )  # the request that a thread waits with; FINISHED; 0: it can run
+        # The request that a thread waits with; FINISHED; 0: it can run.
+        self.resting = np.zeros(self.count, np.int64)
         self.barriers: dict[int, Barrier] = {}
         self.copies: dict[int, Copies] = {}
         self.products: dict[int, warpgroup.PendingProducts] = {}

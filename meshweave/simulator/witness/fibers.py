@@ -25,9 +25,8 @@ _WORDS = 512
 SLOTS = 300
 _FIRST_SLOT = 16
 _STACK = 1 << 17
-SHARED_BYTES = (
-    1 << 18
-)  # no block has more; aligned so that 18 bits of an address say the place in it
+SHARED_BYTES = 1 << 18
+"""No block has more; aligned so that 18 bits of an address say the place in it."""
 _LOW_ADDRESSES = 0x40  # MAP_32BIT: kernels may keep addresses of shared memory in 32 bits
 
 

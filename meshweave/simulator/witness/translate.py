@@ -283,9 +283,8 @@ def _assembly(
     name = " ".join(names)
     if settings := re.search(r"((?:, \d+)+);$", found[1]):
         name += ".by" + settings[1].replace(", ", ".")
-    if (
-        name.endswith((".f32", ".f64")) and ".approx." in name
-    ):  # of libdevice; the intrinsics end so
+    if name.endswith((".f32", ".f64")) and ".approx." in name:
+        # Of libdevice; the intrinsics end so.
         name = name[:-4] + {".f32": ".f", ".f64": ".d"}[name[-4:]]
     return f"{call}{result} @device.{_define(code, known, name, result, types)}({arguments})"
 

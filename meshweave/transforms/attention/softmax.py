@@ -41,9 +41,8 @@ class Softmax:
     def __init__(self, ex: Expressions, key: int, extent: int) -> None:
         self.ex, self.key, self.extent = ex, key, extent
         self.reductions: list[ir.Operation] = []
-        self.end: int | None = (
-            None  # the condition that a key is before the size that a call chooses
-        )
+        # The condition that a key is before the size that a call chooses.
+        self.end: int | None = None
 
     def op(self, node: int, *names: str) -> tuple[int, ...] | None:
         """Return the operands of a node that is one of these ops."""

@@ -70,14 +70,15 @@ def by_parts(op: OpOverload) -> Callable[..., Any]:
     names = [argument.name for argument in op._schema.arguments]
 
     def computed(*args: Any, **options: Any) -> Any:
-        made, kind = [], options.get("dtype")
-        if kind is not None and not kind.is_complex:
-            given = [_side(name, value, 0) for name, value in zip(names, args)]
-            return op(*given, **options)
-        for number in (0, 1):
+        def side(number: int) -> Any:
             given = [_side(name, value, number) for name, value in zip(names, args)]
             said = {name: _side(name, value, number) for name, value in options.items()}
-            made.append(_pytree.tree_flatten(op(*given, **said)))
+            return op(*given, **said)
+
+        kind = options.get("dtype")
+        if kind is not None and not kind.is_complex:
+            return side(0)
+        made = [_pytree.tree_flatten(side(number)) for number in (0, 1)]
         (first, spec), (second, _) = made
         return _pytree.tree_unflatten([pair(*two) for two in zip(first, second)], spec)
 
